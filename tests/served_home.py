@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -58,6 +59,12 @@ def serving(
         work = folder / "work"
         work.mkdir()
         yield Served(home, server, work)
+
+
+def lines_without_stalls(said: str) -> list[str]:
+    """The lines of `hplm serve`, but for those of a moment in which it was not ready, as where the machine stalls."""
+    stalls = re.compile(" watchdog: (not ready: |ready again, by itself)")
+    return [line for line in said.strip().splitlines() if not stalls.search(line)]
 
 
 def wait_until_served(server: Served, names: list[str], timeout_s: float = 60) -> None:

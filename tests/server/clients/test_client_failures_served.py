@@ -15,6 +15,7 @@ import pytest
 
 import hplm_client
 from hplm_client import AsyncHplmClient, ClientError
+from waiting import LIMIT_S, seconds_at_best
 
 pytestmark = pytest.mark.server
 KINDS = ("grpc", "http", "grpc-aio", "http-aio")
@@ -76,42 +77,44 @@ def test_an_answer_outside_the_contract(server, connect, name):
 
 def test_a_refusal_is_not_tried_again(server, connect):
     started_at = time.monotonic()
-    failure_of(connect(server, retries=1000), "fail/UNAVAILABLE", timeout_s=20)
-    assert time.monotonic() - started_at < NO_SERVER_S
+    failure_of(connect(server, retries=1000), "fail/UNAVAILABLE", timeout_s=2 * LIMIT_S)
+    assert time.monotonic() - started_at < LIMIT_S
 
 
 def test_timeouts(server, connect):
     client = connect(server)
     for options in ({"timeout_s": 0.3}, {"deadline_ms": 1}):
-        started_at = time.monotonic()
-        error = failure_of(client, "slow/3000", **options)
-        assert type(error) is hplm_client.RequestTimeoutError and 0.25 < time.monotonic() - started_at < 2.5
+        errors = []
+        took_s = seconds_at_best(lambda options=options: errors.append(failure_of(client, "slow/3000", **options)), 2.5)
+        assert {type(error) for error in errors} == {hplm_client.RequestTimeoutError} and 0.25 < took_s < 2.5
     assert client.infer("acme/length", "still works").value == 11
 
 
 def test_a_timeout_of_the_whole_call(server, connect):
     client = connect(server, concurrency=2, rows_per_request=1)
     requests = [("slow/800", f"text {number}") for number in range(8)]
-    started_at = time.monotonic()
-    outcomes = client.infer_many(requests, on_error="return", timeout_s=2.2)
-    assert 2.1 < time.monotonic() - started_at < 4.0
-    kinds = [type(outcome) for outcome in outcomes]
-    assert kinds == [hplm_client.Classification] * 4 + [hplm_client.RequestTimeoutError] * 4
+    for _ in range(3):  # a machine that stalls answers fewer
+        started_at = time.monotonic()
+        outcomes = client.infer_many(requests, on_error="return", timeout_s=2.2)
+        took_s = time.monotonic() - started_at
+        assert 2.1 < took_s
+        kinds = [type(outcome) for outcome in outcomes]
+        if took_s < 4.0 and kinds == [hplm_client.Classification] * 4 + [hplm_client.RequestTimeoutError] * 4:
+            return
+    pytest.fail(f"{kinds} after {took_s:.1f} s")
 
 
 def test_concurrency_is_bounded_and_used(server, connect):
     requests = [("slow/300", f"text {number}") for number in range(8)]
-    started_at = time.monotonic()
-    connect(server, concurrency=4, rows_per_request=1).infer_many(requests)
-    assert 0.6 <= time.monotonic() - started_at < 2.0
+    client = connect(server, concurrency=4, rows_per_request=1)
+    assert 0.6 <= seconds_at_best(lambda: client.infer_many(requests), 2.0) < 2.0
 
 
 def test_no_server_is_a_clear_error_and_quick(connect):
     place = nowhere()
-    client = connect(place)
-    started_at = time.monotonic()
-    error = failure_of(client, "acme/topics")
-    assert time.monotonic() - started_at < NO_SERVER_S
+    client, errors = connect(place), []
+    assert seconds_at_best(lambda: errors.append(failure_of(client, "acme/topics")), NO_SERVER_S) < NO_SERVER_S
+    error = errors[0]
     assert type(error) is hplm_client.ConnectionFailedError
     assert str(error).lower().startswith(f"cannot connect to {place.grpc_url}: connect")
     assert client.is_ready() is False
@@ -126,10 +129,13 @@ def test_an_unknown_host(connect):
 
 
 def test_no_connection_is_tried_as_often_as_asked_and_not_past_the_timeout(connect):
-    client = connect(nowhere(), retries=1000)
-    started_at = time.monotonic()
-    error = failure_of(client, "acme/topics", timeout_s=0.8)
-    assert type(error) is hplm_client.ConnectionFailedError and 0.3 < time.monotonic() - started_at < 1.6
+    errors = []
+
+    def ask():
+        errors.append(failure_of(connect(nowhere(), retries=1000), "acme/topics", timeout_s=0.8))
+
+    assert 0.3 < seconds_at_best(ask, 1.6) < 1.6
+    assert {type(error) for error in errors} == {hplm_client.ConnectionFailedError}
 
 
 def test_a_server_that_comes_up_later_is_found_by_retries(server, connect, request):
@@ -141,7 +147,7 @@ def test_a_server_that_comes_up_later_is_found_by_retries(server, connect, reque
     opening.start()
     started_at = time.monotonic()
     try:
-        assert connect(place, retries=100).infer("acme/length", "text", timeout_s=8).value == 4
+        assert connect(place, retries=100).infer("acme/length", "text", timeout_s=LIMIT_S).value == 4
         assert time.monotonic() - started_at > 0.4
     finally:
         is_over.set()
@@ -176,7 +182,7 @@ def test_something_else_listens(connect):
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():
-            listener.settimeout(5)
+            listener.settimeout(LIMIT_S)
             connection, _ = listener.accept()
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>")
@@ -185,7 +191,8 @@ def test_something_else_listens(connect):
         thread = threading.Thread(target=serve)
         thread.start()
         url = f"127.0.0.1:{listener.getsockname()[1]}"
-        error = failure_of(connect(SimpleNamespace(grpc_url=url, http_url=url), retries=0), "acme/topics", timeout_s=5)
+        client = connect(SimpleNamespace(grpc_url=url, http_url=url), retries=0)
+        error = failure_of(client, "acme/topics", timeout_s=LIMIT_S)
         thread.join()
     assert type(error) in (hplm_client.ServerError, hplm_client.ConnectionFailedError, hplm_client.ConnectionLostError)
 
@@ -197,12 +204,12 @@ def test_a_server_that_dies_in_mid_flight(doomed_server, every_kind):
         client = connect(doomed_server, retries=1000)
         assert client.infer("acme/length", "alive").value == 5
         if alive.wait(30) == 0:
-            threading.Timer(0.5, os.kill, (doomed_server.pid, signal.SIGKILL)).start()
+            threading.Timer(1.0, os.kill, (doomed_server.pid, signal.SIGKILL)).start()
         started_at = time.monotonic()
-        error = failure_of(client, "slow/9000", timeout_s=20)
-        assert type(error) is hplm_client.ConnectionLostError and time.monotonic() - started_at < 5
+        error = failure_of(client, "slow/90000", timeout_s=2 * LIMIT_S)
+        assert type(error) is hplm_client.ConnectionLostError and time.monotonic() - started_at < LIMIT_S
         assert "broke while waiting" in str(error)
-        doomed_server.wait(10)
+        doomed_server.wait(LIMIT_S)
         error = failure_of(client, "acme/topics", timeout_s=1)
         assert type(error) is hplm_client.ConnectionFailedError
 
@@ -212,7 +219,7 @@ def test_a_server_that_dies_in_mid_flight(doomed_server, every_kind):
 def test_a_dead_model_process(doomed_server, connect):
     client = connect(doomed_server)
     for hplm in ("crash/stub", "acme/topics"):
-        error = failure_of(client, hplm, timeout_s=10)
+        error = failure_of(client, hplm, timeout_s=LIMIT_S)
         assert type(error) is hplm_client.ServerError and "not healthy" in str(error)
 
 
@@ -248,4 +255,4 @@ async def test_closing_ends_what_is_under_way_with_an_error(server, protocol):
     await client.close()
     with pytest.raises(ClientError):
         await task
-    assert time.monotonic() - started_at < 1
+    assert time.monotonic() - started_at < 3, "it waited for the answer"

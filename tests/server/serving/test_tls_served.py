@@ -56,7 +56,7 @@ def test_others_are_not(served_bf16: Served, own: Certificates, authority: Autho
 
 def test_the_canary_greets_a_port_whose_certificates_it_lacks(served_bf16: Served) -> None:
     canary = Canary(served_bf16.http_url, served_bf16.grpc_url, lambda: ["acme/topic"], "", has_tls=True)
-    assert canary.wait_for_first(10)
+    assert canary.wait_for_first(30)
     canary.close()
     assert canary.complaints() == []
 

@@ -6,7 +6,6 @@ import http.client
 import json
 import random
 import struct
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,7 +22,7 @@ from backends.registry.registry import Registry
 from backends.wire import Ticket, encode_tickets
 from bench.kit.tiny_home import sample_texts, tiny_hplm
 from hplm_client import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
-from served_home import Served
+from served_home import Served, wait_until_served
 
 pytestmark = pytest.mark.server
 PROTOCOLS = [pytest.param(tritonclient.grpc, id="grpc"), pytest.param(tritonclient.http, id="http")]
@@ -244,14 +243,16 @@ def test_a_damaged_adapter_fails_its_own_tenant_only(served: Served) -> None:
     weights = served.home.path / registry.hplm("damaged/mood").folder / "weights.safetensors"
     good = weights.read_bytes()
     weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    time.sleep(1.0)
+    tiny_hplm(served.home, registry, served.work, "damaged/beside", "street", "mood", seed=901)
+    wait_until_served(served, ["damaged/beside"])  # so that the other one is too, which nobody has asked yet
     with HplmClient(f"grpc://{served.grpc_url}") as client:
         with pytest.raises(ServerError, match="the weights of this hPLM are damaged"):
             client.infer("damaged/mood", "cat")
         assert client.infer("acme/topic", "cat").hplm == "acme/topic"
         weights.write_bytes(good)
         assert client.infer("damaged/mood", "cat").hplm == "damaged/mood"
-    registry.delete_hplm("damaged/mood")
+    for hplm in ("damaged/mood", "damaged/beside"):
+        registry.delete_hplm(hplm)
 
 
 def test_the_client_refuses_what_can_never_be_right(served: Served) -> None:

@@ -6,7 +6,7 @@ It takes a fraction of a second; the bound is wide because the machine may be bu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,23 +17,15 @@ from builder.construct.hplm.hplms import update_hplm
 from hplm_client import Answer, ClientError, HplmClient, NotFoundError
 from served_home import Served
 from short_requests import new_domain, next_hplm
+from waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.server
-WITHIN_S = 5.0
 
 
 @pytest.fixture
 def client(served: Served) -> Iterator[HplmClient]:
     with HplmClient(f"grpc://{served.grpc_url}") as client:
         yield client
-
-
-def seconds_until(ask: Callable[[], bool]) -> float:
-    start = time.monotonic()
-    while not ask():
-        assert time.monotonic() - start < 10, "never happened"
-        time.sleep(0.02)
-    return time.monotonic() - start
 
 
 def asked(client: HplmClient, hplm: str) -> Answer | ClientError:
@@ -47,7 +39,7 @@ def test_create_update_delete_while_serving(served: Served, client: HplmClient) 
     registry = Registry.open(served.home)
     loads = served.server.log_path.read_text().count("successfully loaded")
     tiny_hplm(served.home, registry, served.work, "newcomer/topic", "farm", "topic", seed=900)
-    assert seconds_until(lambda: isinstance(asked(client, "newcomer/topic"), Answer)) <= WITHIN_S
+    wait_until(lambda: isinstance(asked(client, "newcomer/topic"), Answer))
 
     train, dev = write_task(served.work / "newcomer", "mood", 901)
     request = next_hplm("newcomer/topic", train, dev, tune={"epochs": 1}, labels_may_change=True, force=True)
@@ -58,13 +50,13 @@ def test_create_update_delete_while_serving(served: Served, client: HplmClient) 
         answers = [asked(client, "newcomer/topic") for _ in range(8)]
         return all(isinstance(answer, Answer) and answer.version == 2 for answer in answers)
 
-    assert seconds_until(is_second) <= WITHIN_S
+    wait_until(is_second)
     answer = asked(client, "newcomer/topic")
     assert isinstance(answer, Answer)
     assert set(answer.scores) == {"glad", "sad"}  # type: ignore[attr-defined]
 
     registry.delete_hplm("newcomer/topic")
-    assert seconds_until(lambda: isinstance(asked(client, "newcomer/topic"), NotFoundError)) <= WITHIN_S
+    wait_until(lambda: isinstance(asked(client, "newcomer/topic"), NotFoundError))
     assert served.server.log_path.read_text().count("successfully loaded") == loads
 
 
@@ -73,7 +65,7 @@ def test_a_new_domain_needs_no_reload(served: Served, client: HplmClient) -> Non
     corpus = write_corpus(served.work / "garden.txt", 300, seed=31)
     create_domain(served.home, registry, new_domain("garden", "tiny", (corpus,)), ignore)
     tiny_hplm(served.home, registry, served.work, "newcomer/garden", "garden", "topic", seed=950)
-    assert seconds_until(lambda: isinstance(asked(client, "newcomer/garden"), Answer)) <= WITHIN_S
+    wait_until(lambda: isinstance(asked(client, "newcomer/garden"), Answer))
     registry.delete_hplm("newcomer/garden")
 
 
@@ -90,7 +82,7 @@ def test_answers_never_fail_while_versions_change(served: Served, client: HplmCl
         for _ in range(3):
             asked_at = time.monotonic()
             for answer in client.infer_many([("acme/topic", "cat")] * 20):
-                assert answer.version == latest or asked_at - replaced_at[answer.version] <= WITHIN_S
+                assert answer.version == latest or asked_at - replaced_at[answer.version] <= LIMIT_S
                 seen.add(answer.version)
             time.sleep(0.1)
     assert len(seen) > 1

@@ -20,6 +20,7 @@ from backends.adapters.ladder import Ladder, write_ladder
 from backends.adapters.student_adapters import write_student_adapters
 from backends.engine.exits import Exit, confidences
 from backends.engine.stack import StackSettings, UpperStack
+from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.student_set import students_folder
@@ -38,11 +39,18 @@ from demo.laddered import Laddered
 from demo.tasks import DemoTask, Example
 from hplm_client import Classification, HplmClient, InvalidRequestError
 from served_home import Served, wait_until_served
+from waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.server
 NAME, STUDENTS_NAME = "ladder/topic", "students/topic"
-SERVED_WITHIN_S = 2.0
 REASONS = (("early", "confident"), ("full", "top"))
+
+
+def is_live(served: Served, entry: HplmEntry) -> bool:
+    """Whether each process of the server answers with that version, as far as many rows at once meet them all."""
+    with HplmClient(f"grpc://{served.grpc_url}", rows_per_request=1) as client:
+        answers = client.infer_many([(entry.id, "my cat is lovely")] * 16)
+    return all(isinstance(answer, Classification) and answer.version == entry.version for answer in answers)
 
 
 def written(path: Path, count: int, seed: int) -> Path:
@@ -80,7 +88,7 @@ def laddered(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         folder, halving(served, found.ladder, replace(artifact, hplm=NAME), files[1]), artifact.root_fingerprint
     )
     wait_until_served(served, [NAME])
-    time.sleep(SERVED_WITHIN_S)
+    wait_until(lambda: is_live(served, found.entry))
     yield served, found
     registry.delete_hplm(NAME)
 
@@ -193,10 +201,10 @@ def test_a_rollback_takes_the_ladder_back_within_a_second_or_two(laddered: tuple
     registry = Registry.open(served.home)
     with HplmClient(f"grpc://{served.grpc_url}") as client:
         rollback_hplm(served.home, registry, NAME)
-        time.sleep(SERVED_WITHIN_S)
+        wait_until(lambda: is_live(served, registry.hplm(NAME)))
         assert client.infer(NAME, "my cat is lovely").level is None
         rollback_hplm(served.home, registry, NAME, to=found.entry.version)
-        time.sleep(SERVED_WITHIN_S)
+        wait_until(lambda: is_live(served, registry.hplm(NAME)))
         assert client.infer(NAME, "my cat is lovely").level in ("early", "full")
 
 
@@ -204,7 +212,7 @@ def test_levels_are_counted_on_the_metrics_endpoint(laddered: tuple[Served, Sele
     served, _ = laddered
     with HplmClient(f"grpc://{served.grpc_url}") as client:
         client.infer_many([(NAME, text.text) for text in sample_texts(50, seed=78)])
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + LIMIT_S
     wanted = [f'hplm_answers_total{{answer_level="{level}",reason="{reason}"}}' for level, reason in REASONS]
     while time.monotonic() < deadline_s:
         with urllib.request.urlopen(served.server.metrics_url) as page:

@@ -37,7 +37,7 @@ TOKENS = 8
 MAX_TOKENS = 4 * TOKENS
 TEXT = "the cat is very good today"
 LONG_DELAY_US = 1_000_000
-COUNTED_WITHIN_SECONDS = 10.0
+COUNTED_WITHIN_SECONDS = 30.0
 """Long enough that a burst of requests waits together before the first batch is closed."""
 
 
@@ -207,7 +207,7 @@ def test_the_plugin_closes_batches_and_the_answers_are_the_references(delayed: S
 def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
     """Each waits out Triton's delay first, which is longer than its deadline; together they do not fill a batch."""
     started_s = time.monotonic()
-    answers = ask(delayed, one_row_each(3), deadline_ms=100)
+    answers = ask(delayed, one_row_each(3), deadline_ms=600)
     assert time.monotonic() - started_s >= LONG_DELAY_US / 1e6
     assert all(isinstance(one, InferenceServerException) for one in answers)
     assert {one.status() for one in answers} == {"StatusCode.UNAVAILABLE"}

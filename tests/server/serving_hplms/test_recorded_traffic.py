@@ -20,6 +20,7 @@ from builder.export.settings import ExportSettings
 from builder.serving import TritonServer
 from hplm_client import ClientError, HplmClient
 from served_home import config_of
+from waiting import LIMIT_S
 
 pytestmark = pytest.mark.server
 TEXTS = ("my cat is lovely", "the hammer broke on the first day", "rain")
@@ -63,7 +64,7 @@ def test_a_server_records_what_was_asked_through_both_protocols(
 
 def _shown_once_written(run_hplm: Callable[..., str], home: Home, num_requests: int) -> dict[str, object]:
     """Return what is shown when both processes have written their requests, within a second of the last one."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + LIMIT_S
     while True:
         shown: dict[str, object] = json.loads(
             run_hplm("traffic", "show", "--by", "hplm", "--json", "--home", home.path)
