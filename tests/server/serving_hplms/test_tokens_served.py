@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,10 +31,10 @@ from hplm_client import (
     UnavailableError,
 )
 from served_home import Served, config_of, copied
+from waiting import wait_until
 
 pytestmark = pytest.mark.server
 PROTOCOLS = ("grpc", "http")
-_NOTICED_S = 0.6
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +67,26 @@ def outcome(served: Served, protocol: str, token: str | None, hplm: str) -> str:
             return f"{type(error).__name__}: {error}"
 
 
+def is_told(served: Served, token: str, words: str) -> bool:
+    """Whether each process of the server answers a token so, as far as eight requests meet them all."""
+    return all(words in outcome(served, "grpc", token, "acme/topic") for _ in range(8))
+
+
+def wait_until_known(served: Served, token: str) -> None:
+    """Wait until each process of the server knows a token, and so what the registry got before it."""
+
+    def is_known() -> bool:
+        with HplmClient(f"grpc://{served.grpc_url}", token=token, rows_per_request=1) as asking:
+            answers = asking.infer_many([("globex/topic", "cat")] * 16, on_error="return")
+        return not any(isinstance(answer, PermissionDeniedError) for answer in answers)
+
+    wait_until(is_known)
+
+
 def test_tenants_get_their_own_and_learn_of_no_others(guarded: Served, registry: Registry) -> None:
     hplms = [entry.id for entry in registry.hplms()]
     tokens = {tenant: registry.tokens.create(tenant).text for tenant in sorted({hplm.split("/")[0] for hplm in hplms})}
-    time.sleep(_NOTICED_S)
+    wait_until_known(guarded, list(tokens.values())[-1])
     for protocol in PROTOCOLS:
         for tenant, token in tokens.items():
             for hplm in (*hplms, f"{tenant}/none", "nobody/none"):
@@ -81,22 +98,23 @@ def test_tenants_get_their_own_and_learn_of_no_others(guarded: Served, registry:
             assert words in outcome(guarded, protocol, token, hplms[0])
 
 
-def test_a_revoked_token_is_no_good_within_a_second(guarded: Served, registry: Registry) -> None:
+def test_a_revoked_token_is_soon_no_good(guarded: Served, registry: Registry) -> None:
     issued = [registry.tokens.create("acme") for _ in range(2)]
-    time.sleep(_NOTICED_S)
+    wait_until_known(guarded, issued[-1].text)
     for one in issued:
         with client(guarded, "grpc", one.text) as asking:
             assert asking.infer("acme/topic", "cat").hplm == "acme/topic"
             registry.tokens.revoke(one.entry.id)
-            time.sleep(1.0)
+            told = f"token {one.entry.id} is revoked"
+            wait_until(partial(is_told, guarded, one.text, told))
             for _ in range(8):  # both processes
-                with pytest.raises(PermissionDeniedError, match=f"token {one.entry.id} is revoked"):
+                with pytest.raises(PermissionDeniedError, match=told):
                     asking.infer("acme/topic", "cat")
 
 
 def test_rows_of_two_tenants_and_two_tokens_are_errors(guarded: Served, registry: Registry) -> None:
     token = registry.tokens.create("*").text
-    time.sleep(_NOTICED_S)
+    wait_until_known(guarded, token)
 
     def post(body: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection(guarded.http_url, timeout=60)
@@ -122,7 +140,7 @@ def test_rows_of_two_tenants_and_two_tokens_are_errors(guarded: Served, registry
 
 def test_the_lower_model_asked_directly_wants_the_token_too(guarded: Served, registry: Registry) -> None:
     token = registry.tokens.create("acme").text
-    time.sleep(_NOTICED_S)
+    wait_until_known(guarded, token)
     asking = tritonclient.grpc.InferenceServerClient(guarded.grpc_url)
 
     def ask(hplm: str, parameters: dict[str, str]) -> object:
@@ -151,7 +169,7 @@ def test_the_canary_needs_no_token_of_a_tenant(guarded: Served) -> None:
 
 def test_the_client_takes_tokens_by_tenant(guarded: Served, registry: Registry) -> None:
     tokens = {tenant: registry.tokens.create(tenant).text for tenant in ("acme", "globex")}
-    time.sleep(_NOTICED_S)
+    wait_until_known(guarded, tokens["globex"])
     url = f"grpc://{guarded.grpc_url}"
     rows = [("acme/topic", "cat"), ("globex/topic", "dog"), ("initech/mood", "cat")] * 3
     with HplmClient(url, token=tokens) as asking:
@@ -167,17 +185,18 @@ def test_the_client_takes_tokens_by_tenant(guarded: Served, registry: Registry) 
 def test_quotas_hold_for_all_processes_together_and_change_while_they_run(guarded: Served, registry: Registry) -> None:
     registry.quotas.set("acme", {"rows_per_s": 5.0})
     token = registry.tokens.create("*").text
-    time.sleep(_NOTICED_S)
+    wait_until_known(guarded, token)
     rows = [("acme/topic", "cat"), ("globex/topic", "dog")] * 20
     with HplmClient(f"grpc://{guarded.grpc_url}", token=token, retries=0, rows_per_request=1) as asking:
-        outcomes = {"acme": 0, "globex": 0}
+        outcomes, began_s = {"acme": 0, "globex": 0}, time.monotonic()
         for hplm, text in rows:
             try:
                 outcomes[hplm.partition("/")[0]] += bool(asking.infer(hplm, text))
             except UnavailableError as error:
                 assert error.reason == "tenant_quota" and "(quota rows_per_s = 5)" in str(error)
                 assert 0 < (error.retry_after_s or 0) <= 0.3
-        assert outcomes["globex"] == 20 and 5 <= outcomes["acme"] <= 16
+        most = 5 + 5 * (time.monotonic() - began_s)
+        assert outcomes["globex"] == 20 and 5 <= outcomes["acme"] <= most
         registry.quotas.remove("acme")
-        time.sleep(_NOTICED_S)
-        assert all(asking.infer("acme/topic", "cat") for _ in range(20))
+        many = [("acme/topic", "cat")] * 20
+        wait_until(lambda: UnavailableError not in map(type, asking.infer_many(many, on_error="return")))
