@@ -85,8 +85,12 @@ def test_timeouts(server, connect):
     client = connect(server)
     for options in ({"timeout_s": 0.3}, {"deadline_ms": 1}):
         errors = []
-        took_s = seconds_at_best(lambda options=options: errors.append(failure_of(client, "slow/3000", **options)), 2.5)
-        assert {type(error) for error in errors} == {hplm_client.RequestTimeoutError} and 0.25 < took_s < 2.5
+
+        def ask(options=options, errors=errors):
+            errors.append(failure_of(client, "slow/3000", **options))
+
+        assert 0.25 < seconds_at_best(ask, 2.5) < 2.5
+        assert {type(error) for error in errors} == {hplm_client.RequestTimeoutError}
     assert client.infer("acme/length", "still works").value == 11
 
 
@@ -97,7 +101,7 @@ def test_a_timeout_of_the_whole_call(server, connect):
         started_at = time.monotonic()
         outcomes = client.infer_many(requests, on_error="return", timeout_s=2.2)
         took_s = time.monotonic() - started_at
-        assert 2.1 < took_s
+        assert took_s > 2.1
         kinds = [type(outcome) for outcome in outcomes]
         if took_s < 4.0 and kinds == [hplm_client.Classification] * 4 + [hplm_client.RequestTimeoutError] * 4:
             return

@@ -21,8 +21,8 @@ from hplm_client import (
     NotReadyError,
     UnavailableError,
     Value,
+    base,
 )
-from hplm_client import base
 from hplm_client import choice as choices
 from hplm_client.address import Protocol, parse_address, parse_addresses
 from hplm_client.choice import Choice

@@ -88,9 +88,7 @@ def test_an_order_to_drain_returns_when_that_is_done(port: HealthPort, watched: 
         assert order.result(LIMIT_S) == (200, {"ok": True})
 
 
-def test_connections_that_say_nothing_do_not_keep_probes_out(
-    port: HealthPort, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_that_say_nothing_do_not_keep_probes_out(port: HealthPort, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builder.serving.health._Handler.timeout", 10 * LIMIT_S)  # none ends by itself
     others = set(threading.enumerate())
     host, _, number = port.url.removeprefix("http://").rpartition(":")
