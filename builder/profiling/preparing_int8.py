@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -55,15 +56,15 @@ def quantise_root(home: Home, registry: Registry, name: str, corpus: Sequence[Pa
     """
     root = RootFolder(home.root(name))
     texts = _texts(root, corpus)
-    rows = _encoded(home, registry.domain(name, GENERAL_DOMAIN), texts)
-    smoothing = smoothing_of_states(root, rows)
+    encoded = _encoded(home, registry.domain(name, GENERAL_DOMAIN), texts)
+    smoothing = smoothing_of_states(root, encoded.rows)
     # Numbers have no labels, and these texts are no pairs.
     compared = [
         entry
         for entry in registry.hplms()
         if entry.domain.root == name and entry.task != "regression" and not entry.pair
     ]
-    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, rows)
+    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, encoded.rows)
     Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
     return fidelity
 
@@ -84,9 +85,22 @@ def _texts(root: RootFolder, corpus: Sequence[Path]) -> list[str]:
     return texts
 
 
-def _encoded(home: Home, domain: DomainEntry, texts: Sequence[str]) -> list[Tensor]:
-    encoded = exact_lower(home, domain).encode(texts, [False] * len(texts))
-    return [torch.from_numpy(row.copy()) for row in encoded.rows]
+@dataclass(frozen=True)
+class _Encoded:
+    """Texts after the lower layers of a domain.
+
+    Shape:
+        rows: `[L, H]` each; first_tokens: `[W]` each, of the text's words.
+    """
+
+    rows: list[Tensor]
+    first_tokens: list[Tensor]
+
+
+def _encoded(home: Home, domain: DomainEntry, texts: Sequence[str]) -> _Encoded:
+    encoded = exact_lower(home, domain).encode(texts, [True] * len(texts))
+    rows = [torch.from_numpy(row.copy()) for row in encoded.rows]
+    return _Encoded(rows, [torch.from_numpy(words.first_tokens) for words in encoded.words if words is not None])
 
 
 @torch.inference_mode()
@@ -147,7 +161,7 @@ def _fidelity(
     )
     states = [_answers(stack, 0, _states_as_answers(root), rows) for stack in stacks]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
-    rows_of = {domain: _encoded(home, domain, texts) for domain in {entry.domain for entry in compared}}
+    encoded = {domain: _encoded(home, domain, texts) for domain in {entry.domain for entry in compared}}
     equal: dict[str, float] = {}
     unreadable: list[str] = []
     for entry in compared:
@@ -158,8 +172,11 @@ def _fidelity(
             unreadable.append(name)
             _LOGGER.warning("%s is not compared: %s", name, error)
             continue
-        labels = [_labels(_answers(stack, entry.key, artifact, rows_of[entry.domain])) for stack in stacks]
-        equal[name] = float((labels[0] == labels[1]).double().mean())
+        of_domain = encoded[entry.domain]
+        answers = [_answers(stack, entry.key, artifact, of_domain.rows) for stack in stacks]
+        share = equal_labels(artifact, *answers, of_domain.first_tokens)
+        if share is not None:
+            equal[name] = share
     cosine = round(float(torch.cat(cosines).mean()), 5)
     return Int8Fidelity(cosine, equal, len(texts), int8_instructions(), tuple(unreadable))
 
@@ -183,6 +200,27 @@ def _answers(stack: UpperStack, key: int, artifact: HplmArtifact, rows: Sequence
     return answers
 
 
-def _labels(answers: Sequence[Tensor]) -> Tensor:
-    """One label of each text, or of each token."""
+def equal_labels(
+    artifact: HplmArtifact, ours: Sequence[Tensor], exact: Sequence[Tensor], first_tokens: Sequence[Tensor]
+) -> float | None:
+    """Return the share of texts whose label is the same in both answers.
+
+    For NER it is that of the words which are of an entity in either, as nearly all others keep their "O" whatever
+    happens; None if no word is of one.
+
+    Shape: ours, exact `[C]` each, for NER `[L, C]`; first_tokens `[W]` each.
+    """
+    words = first_tokens if artifact.task == "ner" else None
+    labels, others = (_labels(answers, words) for answers in (ours, exact))
+    if words is not None:
+        of_entity = torch.tensor([label.startswith(("B-", "I-")) for label in artifact.labels])
+        counted = of_entity[labels] | of_entity[others]
+        labels, others = labels[counted], others[counted]
+    return float((labels == others).double().mean()) if len(labels) else None
+
+
+def _labels(answers: Sequence[Tensor], words: Sequence[Tensor] | None) -> Tensor:
+    """One label of each text, or of each word, by its first token."""
+    if words is not None:
+        answers = [logits[tokens.long()] for logits, tokens in zip(answers, words, strict=True)]
     return torch.cat([logits.argmax(dim=-1).flatten() for logits in answers])

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.head import Head
+from backends.adapters.pooling import NO_POOLING
 from backends.engine import precision
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -19,7 +23,7 @@ from backends.storage import read_json, write_json
 from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 from builder.profiling import preparing_int8
-from builder.profiling.preparing_int8 import smoothing_of_states
+from builder.profiling.preparing_int8 import equal_labels, smoothing_of_states
 
 pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 Run = Callable[..., str]
@@ -106,6 +110,21 @@ def test_too_few_texts_are_an_error(tiny_home: Home, run_hplm: Run, tmp_path: Pa
 )
 def test_the_labels_that_stay_decide(equal_labels: dict[str, float], keeps: bool) -> None:
     assert chosen_dtype._keeps_enough(Int8Fidelity(0.999, equal_labels, 16)) is keeps
+
+
+def test_labels_of_words_outside_entities_do_not_count() -> None:
+    """Nor those of special tokens and of pieces within words."""
+    head = Head(torch.zeros(3, 8), torch.zeros(3))
+    tagger = HplmArtifact("acme/drugs", "root", "ner", ("B-drug", "I-drug", "O"), NO_POOLING, AdapterSet(), head)
+    words = torch.tensor([1, 2, 3, 5, 6, 7], dtype=torch.int32)
+    exact = [0, 2, 0, 1, 0, 2, 2, 2, 1]
+    ours = [1, 2, 0, 2, 1, 2, 0, 2, 0]  # of token 3 an entity is lost, of 6 one is found; 0, 4 and 8 are no words
+    answers = ([torch.eye(3)[labels]] for labels in (ours, exact))
+    assert equal_labels(tagger, *answers, [words]) == pytest.approx(1 / 3)
+    outside = [torch.eye(3)[[2, 2, 2]]]
+    assert equal_labels(tagger, outside, outside, [torch.tensor([1], dtype=torch.int32)]) is None
+    sorter = HplmArtifact("acme/topic", "root", "classification", ("a", "b", "c"), "cls", AdapterSet(), head)
+    assert equal_labels(sorter, [*torch.eye(3)], [torch.eye(3)[0]] * 3, [words] * 3) == pytest.approx(1 / 3)
 
 
 def test_a_damaged_hplm_is_left_out_and_named(tiny_home: Home, run_hplm: Run) -> None:
