@@ -39,7 +39,7 @@ class Int8Fidelity:
         equal_labels: By `tenant/name@version`, the share of labels that are the same.
         texts: Number of texts.
         instructions: The processor's; others round otherwise.
-        unreadable: hPLMs whose files could not be read.
+        unreadable: hPLMs whose files, or whose domain's, could not be read.
     """
 
     cosine: float

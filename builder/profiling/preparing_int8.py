@@ -161,20 +161,21 @@ def _fidelity(
     )
     states = [_answers(stack, 0, _states_as_answers(root), rows) for stack in stacks]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
-    encoded = {domain: _encoded(home, domain, texts) for domain in {entry.domain for entry in compared}}
+    encoded: dict[DomainEntry, _Encoded] = {}
     equal: dict[str, float] = {}
     unreadable: list[str] = []
     for entry in compared:
-        name = version_label(entry.id, entry.version)
+        name, domain = version_label(entry.id, entry.version), entry.domain
         try:
             artifact = read_artifact(home.path / entry.folder, root.fingerprint)
-        except FileError as error:
+            if domain not in encoded:
+                encoded[domain] = _encoded(home, domain, texts)
+        except (FileError, OSError) as error:
             unreadable.append(name)
             _LOGGER.warning("%s is not compared: %s", name, error)
             continue
-        of_domain = encoded[entry.domain]
-        answers = [_answers(stack, entry.key, artifact, of_domain.rows) for stack in stacks]
-        share = equal_labels(artifact, *answers, of_domain.first_tokens)
+        answers = [_answers(stack, entry.key, artifact, encoded[domain].rows) for stack in stacks]
+        share = equal_labels(artifact, *answers, encoded[domain].first_tokens)
         if share is not None:
             equal[name] = share
     cosine = round(float(torch.cat(cosines).mean()), 5)

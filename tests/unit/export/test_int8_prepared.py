@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -133,6 +134,17 @@ def test_a_damaged_hplm_is_left_out_and_named(tiny_home: Home, run_hplm: Run) ->
     (tiny_home.path / entry.folder / "weights.safetensors").write_bytes(b"damaged")
     said = export(run_hplm, tiny_home, "--dtype", "int8")
     assert f"cannot be read: {entry.id}@{entry.version}" in said and "rendered" in said
+
+
+def test_a_damaged_domain_costs_its_own_hplms_only(tiny_home: Home, run_hplm: Run) -> None:
+    with closing(Registry.open(tiny_home)) as registry:
+        folder = registry.hplm("acme/topic").domain.folders[0]
+    shutil.rmtree(tiny_home.path / folder)
+    said = export(run_hplm, tiny_home, "--dtype", "int8")
+    assert "cannot be read: acme/mood@1, acme/topic@1" in said and "rendered" in said
+    root = RootFolder(tiny_home.root("tiny"))
+    fidelity = read_fidelity(root.path, root.fingerprint)
+    assert fidelity is not None and fidelity.equal_labels.keys() == {"globex/topic@1", "initech/mood@1"}
 
 
 def test_hplms_that_are_compared_are_spread_over_all() -> None:
