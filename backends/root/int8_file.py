@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from backends.errors import CorruptFileError, FingerprintMismatchError
 from backends.fields import Fields, read_fields
-from backends.storage import json_checksum, write_json
+from backends.storage import json_checksum, read_errors_are_clear, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +113,7 @@ def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoo
     """Read a root's smoothing, if it has one.
 
     Raises:
-        FileError: The file is damaged, of another root, or of a newer format.
+        FileError: The file is damaged, unreadable, of another root, or of a newer format.
     """
     content = _content(root / _FILE, fingerprint)
     if content is None:
@@ -125,9 +125,10 @@ def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoo
 
 
 def _content(path: Path, fingerprint: str) -> Fields | None:
-    if not path.exists():
-        return None
-    content = read_fields(path, QUANTISATION_FORMAT_VERSION)
+    with read_errors_are_clear(path):
+        if not path.exists():
+            return None
+        content = read_fields(path, QUANTISATION_FORMAT_VERSION)
     if (of_root := content.text("root_fingerprint")) != fingerprint:
         raise FingerprintMismatchError(f"{path} was made for root {of_root}, not {fingerprint}")
     return content

@@ -21,10 +21,11 @@ from backends.home import Home
 from backends.root import int8_linear
 from backends.root.encoder import ACTIVATION_FUNCTIONS
 from backends.root.geometry import ACTIVATIONS, RootGeometry
-from backends.root.int8_file import SMOOTHED, Quantisation
+from backends.root.int8_file import QUANTISATION_FORMAT_VERSION, SMOOTHED, Quantisation
 from backends.root.int8_instructions import int8_instructions
 from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range
 from backends.root.store import RootFolder
+from backends.storage import read_json, write_json
 from bench.kit.marks import Mark
 from layer_cases import LayerCases, relative_error
 
@@ -190,13 +191,23 @@ def test_a_root_without_a_smoothing_that_fits_is_served_and_the_log_says_so(
     tiny_home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = RootFolder(tiny_home.root("tiny"))
-    with caplog.at_level(logging.WARNING):
-        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
-    assert "int8 without smoothing" in caplog.text and "no export has prepared the root" in caplog.text
+    path = root.path / "int8.json"
+
+    def complaint() -> str:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
+        assert "int8 without smoothing" in caplog.text
+        return caplog.text
+
+    assert "no export has prepared the root" in complaint()
     Quantisation("another", {}).write(root.path)
-    with caplog.at_level(logging.WARNING):
-        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
-    assert "int8 without smoothing" in caplog.text and "was made for root another" in caplog.text
+    assert "was made for root another" in complaint()
+    write_json(path, read_json(path) | {"format_version": QUANTISATION_FORMAT_VERSION + 1})
+    assert f"this release reads up to {QUANTISATION_FORMAT_VERSION}" in complaint()
+    path.unlink()
+    path.mkdir()
+    assert "int8.json cannot be read" in complaint()
 
 
 def random_classifier(rng: random.Random, root: RootFolder, kind: str) -> HplmArtifact:

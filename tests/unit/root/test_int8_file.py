@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from backends.errors import CorruptFileError, FileError, FingerprintMismatchError, FormatVersionError
+from backends.errors import (
+    CorruptFileError,
+    FileError,
+    FingerprintMismatchError,
+    FormatVersionError,
+    UnreadableFileError,
+)
 from backends.root.geometry import RootGeometry
 from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, read_fidelity, read_smoothing
 from backends.storage import read_json, write_json
@@ -65,4 +71,12 @@ def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "int8.json"
     path.write_text(path.read_text().replace("0.97", "0.98"))
     with pytest.raises(CorruptFileError):
+        read_fidelity(tmp_path, "root1")
+
+
+def test_a_file_that_the_disk_does_not_give_is_an_error_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "int8.json").mkdir()
+    with pytest.raises(UnreadableFileError, match=r"int8\.json cannot be read"):
+        read_smoothing(tmp_path, "root1", GEOMETRY)
+    with pytest.raises(UnreadableFileError):
         read_fidelity(tmp_path, "root1")
