@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -25,6 +26,7 @@ from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 from builder.profiling import preparing_int8
 from builder.profiling.preparing_int8 import equal_labels, smoothing_of_states
+from cli.hplm import show
 
 pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 Run = Callable[..., str]
@@ -41,7 +43,9 @@ def lose_corpus(home: Home) -> None:
     write_json(path, content)
 
 
-def test_int8_is_prepared_measured_and_shown(tiny_home: Home, run_hplm: Run) -> None:
+def test_int8_is_prepared_measured_and_shown(
+    tiny_home: Home, run_hplm: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = export(run_hplm, tiny_home, "--dtype", "int8")
     root = RootFolder(tiny_home.root("tiny"))
     smoothing = read_smoothing(root.path, root.fingerprint, root.geometry)
@@ -51,7 +55,11 @@ def test_int8_is_prepared_measured_and_shown(tiny_home: Home, run_hplm: Run) -> 
     assert fidelity.equal_labels and all(0.9 < share <= 1.0 for share in fidelity.equal_labels.values())
     assert f"root tiny keeps a cosine of {fidelity.cosine:.4f}" in said
     hplm = next(iter(fidelity.equal_labels)).partition("@")[0]
-    assert "int8_equal_labels" in run_hplm("show", hplm, "--home", tiny_home.path)
+    shown = json.loads(run_hplm("show", hplm, "--home", tiny_home.path, "--json"))
+    assert shown["int8_equal_labels"] and shown["int8_instructions"] == int8_instructions()
+    (root.path / "int8.json").write_bytes(b"damaged")
+    show(hplm, tiny_home.path)
+    assert "int8_equal_labels is not known: " in capsys.readouterr().err
     (root.path / "int8.json").unlink()
     assert "int8_equal_labels" not in run_hplm("show", hplm, "--home", tiny_home.path)
 
