@@ -76,10 +76,10 @@ def _texts(root: RootFolder, corpus: Sequence[Path]) -> list[str]:
         raise InvalidArgumentError(
             f"root {root.manifest.name!r}: the files that it was made from are gone; name others with --int8-corpus"
         )
-    texts = whole_corpus(files).sample(_MAX_TEXTS)
+    texts = list(dict.fromkeys(whole_corpus(files).sample(_MAX_TEXTS)))
     if len(texts) < MIN_TEXTS:
         raise InvalidArgumentError(
-            f"root {root.manifest.name!r}: int8 is measured on at least {MIN_TEXTS} texts, not {len(texts)}; "
+            f"root {root.manifest.name!r}: int8 is measured on at least {MIN_TEXTS} different texts, not {len(texts)}; "
             "name more with --int8-corpus"
         )
     return texts

@@ -104,11 +104,11 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
 @pytest.mark.parametrize("count", [0, 15])
 def test_too_few_texts_are_an_error(tiny_home: Home, run_hplm: Run, tmp_path: Path, count: int) -> None:
     corpus = tmp_path / "texts.txt"
-    corpus.write_text("".join(f"text {number}\n" for number in range(count)))
+    corpus.write_text("".join(f"text {number}\n" for number in range(count)) * 2)
     said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
-    assert f"int8 is measured on at least 16 texts, not {count}" in said
+    assert f"int8 is measured on at least 16 different texts, not {count}" in said
     assert not (tiny_home.root("tiny") / "int8.json").exists()
-    assert "at least 16 texts" in export(run_hplm, tiny_home, "--dtype", "auto", "--int8-corpus", corpus)
+    assert "at least 16 different texts" in export(run_hplm, tiny_home, "--dtype", "auto", "--int8-corpus", corpus)
     assert "for --dtype int8 and auto, not bf16" in export(run_hplm, tiny_home, "--int8-corpus", corpus)
     assert "--slots must be" in export(run_hplm, tiny_home, "--dtype", "int8", "--slots", "0")
 
