@@ -40,6 +40,7 @@ class Int8Fidelity:
         texts: Number of texts.
         instructions: The processor's; others round otherwise.
         unreadable: hPLMs whose files, or whose domain's, could not be read.
+        known_fragments: The share of the texts' fragments that the root's table has; files of before have none.
     """
 
     cosine: float
@@ -47,6 +48,7 @@ class Int8Fidelity:
     texts: int
     instructions: str | None = None
     unreadable: tuple[str, ...] = ()
+    known_fragments: float | None = None
 
     @property
     def mean_equal_labels(self) -> float | None:
@@ -99,13 +101,13 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
         return None
     fidelity = content.part("fidelity")
     equal_labels = fidelity.part("equal_labels")
-    has_instructions = "instructions" in fidelity and fidelity.value("instructions") is not None
     return Int8Fidelity(
         fidelity.number("cosine"),
         {name: equal_labels.number(name) for name in equal_labels.names()},
         fidelity.whole("texts"),
-        fidelity.text("instructions") if has_instructions else None,
+        None if fidelity.get("instructions") is None else fidelity.text("instructions"),
         fidelity.texts("unreadable") if "unreadable" in fidelity else (),
+        None if fidelity.get("known_fragments") is None else fidelity.number("known_fragments", 0, 1),
     )
 
 

@@ -28,7 +28,7 @@ from backends.root.encoder import padded_attention
 from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, Smoothed, Smoothing, version_label
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
-from builder.construct.hplm.exact_lower import exact_lower
+from builder.construct.hplm.exact_lower import ComputedFragments, exact_lower
 from builder.construct.training.corpus import whole_corpus
 from builder.requests.domains import GENERAL_DOMAIN
 
@@ -64,7 +64,7 @@ def quantise_root(home: Home, registry: Registry, name: str, corpus: Sequence[Pa
         for entry in registry.hplms()
         if entry.domain.root == name and entry.task != "regression" and not entry.pair
     ]
-    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, encoded.rows)
+    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, encoded)
     Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
     return fidelity
 
@@ -91,16 +91,21 @@ class _Encoded:
 
     Shape:
         rows: `[L, H]` each; first_tokens: `[W]` each, of the text's words.
+
+    Attributes:
+        known: The share of fragments that the tables have.
     """
 
     rows: list[Tensor]
     first_tokens: list[Tensor]
+    known: float
 
 
 def _encoded(home: Home, domain: DomainEntry, texts: Sequence[str]) -> _Encoded:
     encoded = exact_lower(home, domain).encode(texts, [True] * len(texts))
     rows = [torch.from_numpy(row.copy()) for row in encoded.rows]
-    return _Encoded(rows, [torch.from_numpy(words.first_tokens) for words in encoded.words if words is not None])
+    first_tokens = [torch.from_numpy(words.first_tokens) for words in encoded.words if words is not None]
+    return _Encoded(rows, first_tokens, 1 - encoded.statistics.rates()[ComputedFragments.name])
 
 
 @torch.inference_mode()
@@ -154,12 +159,12 @@ def _fidelity(
     smoothing: Smoothing,
     compared: Sequence[HplmEntry],
     texts: Sequence[str],
-    rows: Sequence[Tensor],
+    of_root: _Encoded,
 ) -> Int8Fidelity:
     stacks = tuple(
         UpperStack(root, StackSettings(dtype=dtype, num_slots=2), smoothing=smoothing) for dtype in ("int8", "fp32")
     )
-    states = [_answers(stack, 0, _states_as_answers(root), rows) for stack in stacks]
+    states = [_answers(stack, 0, _states_as_answers(root), of_root.rows) for stack in stacks]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
     encoded: dict[DomainEntry, _Encoded] = {}
     equal: dict[str, float] = {}
@@ -179,7 +184,8 @@ def _fidelity(
         if share is not None:
             equal[name] = share
     cosine = round(float(torch.cat(cosines).mean()), 5)
-    return Int8Fidelity(cosine, equal, len(texts), int8_instructions(), tuple(unreadable))
+    known = round(of_root.known, 5)
+    return Int8Fidelity(cosine, equal, len(texts), int8_instructions(), tuple(unreadable), known)
 
 
 def _states_as_answers(root: RootFolder) -> HplmArtifact:

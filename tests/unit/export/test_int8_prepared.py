@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -92,6 +93,11 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
     lose_corpus(tiny_home)
     corpus = tmp_path / "texts.txt"
     corpus.write_text("".join(f"the {number} red and green things\n" for number in range(20)))
+    assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_text("".join(f"{number} бледно-зелёных вещей\n" for number in range(20)))
+    said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", foreign)
+    assert int(re.search(r"has (\d+)% of their fragments", said)[1]) < 10  # type: ignore[index]
     assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
     assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8")
     path = tiny_home.root("tiny") / "int8.json"

@@ -20,7 +20,7 @@ from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, read_f
 from backends.storage import read_json, write_json
 
 GEOMETRY = RootGeometry(100, 8, 16, 2, 1, 2, 32, 2, 1e-12, "gelu")
-FIDELITY = Int8Fidelity(0.9995, {"acme/area@1": 0.99, "acme/topic@2": 0.97}, 96)
+FIDELITY = Int8Fidelity(0.9995, {"acme/area@1": 0.99, "acme/topic@2": 0.97}, 96, "VNNI", ("acme/lost@1",), 0.75)
 
 
 def written(folder: Path) -> Quantisation:
@@ -40,6 +40,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     fidelity = read_fidelity(tmp_path, "root1")
     assert fidelity == FIDELITY and fidelity.mean_equal_labels == pytest.approx(0.98)
     assert fidelity.equal_labels_of("acme/topic", 2) == 0.97 and fidelity.equal_labels_of("acme/topic", 1) is None
+
+
+def test_a_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    written(tmp_path)
+    path = tmp_path / "int8.json"
+    content = read_json(path)
+    for later in ("instructions", "unreadable", "known_fragments"):
+        del content["fidelity"][later]
+    write_json(path, content)
+    assert read_fidelity(tmp_path, "root1") == Int8Fidelity(FIDELITY.cosine, FIDELITY.equal_labels, FIDELITY.texts)
 
 
 def test_a_root_may_have_none(tmp_path: Path) -> None:
