@@ -23,7 +23,7 @@ from backends.root.encoder import ACTIVATION_FUNCTIONS
 from backends.root.geometry import ACTIVATIONS, RootGeometry
 from backends.root.int8_file import QUANTISATION_FORMAT_VERSION, SMOOTHED, Quantisation
 from backends.root.int8_instructions import int8_instructions
-from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range
+from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range, quantised_weight
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
 from bench.kit.marks import Mark
@@ -72,6 +72,19 @@ def test_the_largest_sums_are_exact() -> None:
         weight = torch.tensor(weights).repeat(64, 12)
         in_int8 = QuantisedLinear(weight, torch.zeros(64), torch.float32, Range(0.0))
         torch.testing.assert_close(in_int8(torch.ones(32, 48)), weight.sum(dim=1).expand(32, 64), rtol=1e-2, atol=0)
+
+
+def test_weights_without_vnni_leave_room_for_two_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two products with inputs of 255 fit into 16 bits, if the sum of both weights is 128 at most."""
+    torch.manual_seed(6)
+    monkeypatch.setattr(int8_linear, "int8_instructions", lambda: "AVX2")
+    for weight in (torch.randn(64, 47), torch.rand(64, 48), -torch.rand(64, 48), torch.ones(64, 48)):
+        values, scales = quantised_weight(weight)
+        pairs = functional.pad(values.int(), (0, values.shape[1] % 2)).unflatten(1, (-1, 2))
+        positive, negative = pairs.clamp_min(0).sum(dim=-1), pairs.clamp_max(0).sum(dim=-1)
+        assert positive.max() <= 128 and negative.min() >= -128
+        assert torch.maximum(positive, -negative).amax(dim=1).min() >= 126
+        torch.testing.assert_close(values * scales[:, None], weight, rtol=0, atol=float(scales.max()) * 0.51)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
