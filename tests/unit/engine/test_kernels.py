@@ -61,10 +61,10 @@ def attended_by_pytorch(row: Tensor, heads: int) -> Tensor:
 @pytest.mark.parametrize("size", [1, 5, 16, 20, 64])
 def test_attention_of_rows_of_any_length(dtype: torch.dtype, size: int) -> None:
     """Rows of no token, of one, and of more than a tile, with tokens of no row between them."""
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     lengths, heads = [0, 1, 2, 6, 7, 16, 17, 300, 1, 0, 33], 3
-    chance.shuffle(lengths)
-    gaps = [chance.randint(0, 3) for _ in lengths]
+    rng.shuffle(lengths)
+    gaps = [rng.randint(0, 3) for _ in lengths]
     ends = list(accumulate(length + gap for length, gap in zip(lengths, gaps, strict=True)))
     starts = [end - length for end, length in zip(ends, lengths, strict=True)]
     torch.manual_seed(SEED)
