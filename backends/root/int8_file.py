@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from backends.errors import CorruptFileError, FingerprintMismatchError
 from backends.fields import Fields, read_fields
-from backends.storage import json_checksum, read_errors_are_clear, write_json
+from backends.storage import read_errors_are_clear, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,18 +66,12 @@ class Quantisation:
     smoothing: Smoothing
     fidelity: Int8Fidelity | None = None
 
-    @property
-    def fingerprint(self) -> str:
-        """Names the smoothing."""
-        return json_checksum({"root": self.root_fingerprint, "smoothing": self._numbers()})
-
     def write(self, root: Path) -> None:
         write_json(
             root / _FILE,
             {
                 "format_version": QUANTISATION_FORMAT_VERSION,
                 "root_fingerprint": self.root_fingerprint,
-                "fingerprint": self.fingerprint,
                 "smoothing": self._numbers(),
                 "fidelity": None if self.fidelity is None else asdict(self.fidelity),
             },

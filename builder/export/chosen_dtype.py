@@ -31,7 +31,7 @@ def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Se
     """
     dtype, reason = fastest_dtype(device)
     if dtype != "int8":
-        return dtype, reason
+        return dtype, reason + ("; --int8-corpus is not read" if corpus else "")
     roots = [root.name for root in registry.roots()]
     if not roots:
         return _slower(), "there is no root yet that int8 could be measured on"
