@@ -179,8 +179,8 @@ def _fidelity(
             unreadable.append(name)
             _LOGGER.warning("%s is not compared: %s", name, error)
             continue
-        answers = [_answers(stack, entry.key, artifact, encoded[domain].rows) for stack in stacks]
-        share = equal_labels(artifact, *answers, encoded[domain].first_tokens)
+        ours, exact = (_answers(stack, entry.key, artifact, encoded[domain].rows) for stack in stacks)
+        share = equal_labels(artifact, ours, exact, encoded[domain].first_tokens)
         if share is not None:
             equal[name] = share
     cosine = round(float(torch.cat(cosines).mean()), 5)

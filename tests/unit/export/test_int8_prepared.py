@@ -132,10 +132,10 @@ def test_labels_of_words_outside_entities_do_not_count() -> None:
     head = Head(torch.zeros(3, 8), torch.zeros(3))
     tagger = HplmArtifact("acme/drugs", "root", "ner", ("B-drug", "I-drug", "O"), NO_POOLING, AdapterSet(), head)
     words = torch.tensor([1, 2, 3, 5, 6, 7], dtype=torch.int32)
-    exact = [0, 2, 0, 1, 0, 2, 2, 2, 1]
-    ours = [1, 2, 0, 2, 1, 2, 0, 2, 0]  # of token 3 an entity is lost, of 6 one is found; 0, 4 and 8 are no words
-    answers = ([torch.eye(3)[labels]] for labels in (ours, exact))
-    assert equal_labels(tagger, *answers, [words]) == pytest.approx(1 / 3)
+    exact = torch.eye(3)[[0, 2, 0, 1, 0, 2, 2, 2, 1]]
+    # Of token 3 an entity is lost, of 6 one is found; 0, 4 and 8 are no words.
+    ours = torch.eye(3)[[1, 2, 0, 2, 1, 2, 0, 2, 0]]
+    assert equal_labels(tagger, [ours], [exact], [words]) == pytest.approx(1 / 3)
     outside = [torch.eye(3)[[2, 2, 2]]]
     assert equal_labels(tagger, outside, outside, [torch.tensor([1], dtype=torch.int32)]) is None
     sorter = HplmArtifact("acme/topic", "root", "classification", ("a", "b", "c"), "cls", AdapterSet(), head)
