@@ -30,7 +30,7 @@ from backends.engine.exits import Early, Exit
 from backends.engine.pruning import Prunable
 from backends.engine.stack import ReadyHplm, UpperStack
 from backends.root.word_marks import BEGINS_WORD, CONTINUES_WORD, OF_NO_WORD, WordMarks
-from bench.kit.bare import ROWS, bare_engine, fast_dtypes, interleaved
+from bench.kit.bare import ROWS, bare_engine, engine_device, fast_dtypes, interleaved
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.random_root import BERT_BASE_UPPER
 from builder.settings.hplm import LORA_EVERYWHERE
@@ -111,7 +111,7 @@ def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
     """One row for each dtype and length."""
     found = []
     with bare_engine(BERT_BASE_UPPER, settings.rows, seed, LORA_EVERYWHERE) as engine:
-        for dtype in fast_dtypes():
+        for dtype in fast_dtypes(engine_device()):
             stack = engine.stack(dtype)
             for length in _LENGTHS:
                 waiting = engine.waiting(stack, engine.rows([length] * settings.rows), settings.rows)

@@ -178,7 +178,7 @@ class Bench:
         return dict(read_json(path)["row"]) if path is not None and path.exists() else None
 
     def _path(self, trials: Path, task: str, seed: int) -> Path:
-        """Return a name that stands for all that a row depends on."""
+        """Return a name that stands for settings, root and instructions; data and smoothing are not in it."""
         of_all = {**asdict(replace(self._settings, seeds=())), "instructions": int8_instructions()}
         return trials / f"{task}-{seed}-{json_checksum({**of_all, 'root': self._root.fingerprint})[:12]}.json"
 

@@ -3,9 +3,9 @@
 64 waiting rows, every one of another hPLM, adapters and heads included. The peak is that of the fastest large square
 product of the same precision, measured in turn with the engine; the share is the time that the rows' multiply-adds
 would take at this peak over the time that they took. On a CPU the threads share a product, or each has one of its own,
-as the engine's have: whatever is fastest is the peak. With int8, where the processor multiplies it fast, the peak is
-that of products in int8, though attention and adapters stay in bf16. A CPU without instructions for bf16 computes all
-of this in fp32 instead, and `int8_over_bf16` is `int8_over_fp32` there.
+as the engine's have: whatever is fastest is the peak. With int8, where a processor multiplies it fast, the peak is that
+of products in int8, though attention and adapters stay in bf16. A CPU without instructions for bf16 computes all of
+this in fp32 instead, and `int8_over_bf16` is `int8_over_fp32` there. GPUs are measured in bf16 only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-import torch
-
 from backends.engine.precision import fast_float_dtype
 from backends.root.geometry import RootGeometry
-from bench.kit.bare import ROWS, BareEngine, bare_engine, fast_dtypes, interleaved, median_ratio, multiply_adds
+from bench.kit.bare import (
+    ROWS,
+    BareEngine,
+    bare_engine,
+    engine_device,
+    fast_dtypes,
+    interleaved,
+    median_ratio,
+    multiply_adds,
+)
 from bench.kit.entry import Result, at_least, bench
 from bench.kit.peak import int8_products, peak_seconds, square_products
 from bench.kit.random_root import BERT_BASE_UPPER
@@ -43,7 +50,7 @@ QUICK = Settings(layers=6, repeats=3)
 
 
 def measure(engine: BareEngine, settings: Settings) -> tuple[dict[str, float], list[dict[str, object]]]:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = engine_device()
     unquantised = fast_float_dtype(device)
     peaks = {unquantised: square_products(device), "int8": int8_products() if "int8" in settings.dtypes else {}}
     stacks = {dtype: engine.stack(dtype=dtype) for dtype in settings.dtypes}
@@ -92,7 +99,7 @@ def geometry_of(layers: int) -> RootGeometry:
     },
 )
 def limit(options: Namespace) -> Result:
-    settings = replace(QUICK if options.quick else FULL, dtypes=fast_dtypes())
+    settings = replace(QUICK if options.quick else FULL, dtypes=fast_dtypes(engine_device()))
     with bare_engine(geometry_of(settings.layers), settings.hplms, options.seed) as engine:
         return Result(asdict(settings), *measure(engine, settings))
 

@@ -24,7 +24,16 @@ from torch import Tensor
 
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.student_shape import StudentShape
-from bench.kit.bare import BareEngine, WaitingRows, bare_engine, fast_dtypes, interleaved, median_ratio, multiply_adds
+from bench.kit.bare import (
+    BareEngine,
+    WaitingRows,
+    bare_engine,
+    engine_device,
+    fast_dtypes,
+    interleaved,
+    median_ratio,
+    multiply_adds,
+)
 from bench.kit.bare_students import BareStudent, StudentRows
 from bench.kit.entry import Result, at_least, bench
 from bench.kit.random_root import BERT_BASE_UPPER, HEAD_ONLY
@@ -113,7 +122,7 @@ def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
             name: BareStudent(root, shape.layers, shape.width, shape.recipe, most_rows, seed)
             for name, shape in _STUDENTS.items()
         }
-        for dtype in fast_dtypes():
+        for dtype in fast_dtypes(engine_device()):
             for rows, length in settings.batches:
                 hidden = engines[_FULL].rows([length] * rows)
                 stacks = {name: _stack_of(engine, name, dtype, hidden) for name, engine in engines.items()}

@@ -261,14 +261,17 @@ def _described(entry: HplmEntry) -> dict[str, Any]:
 
 
 def _in_int8(home: Home, registry: Registry, entry: HplmEntry) -> dict[str, Any]:
-    """Return the share of labels that int8 does not change, if it was measured for this root as it is."""
+    """Return the share of labels that int8 does not change, if it was measured, and the processor's instructions."""
     root = registry.root(entry.domain.root)
     try:
         fidelity = read_fidelity(home.root(root.name), root.fingerprint)
-    except FileError:
+    except FileError as error:
+        typer.echo(f"int8_equal_labels is not known: {error}", err=True)
         return {}
     kept = None if fidelity is None else fidelity.equal_labels_of(entry.id, entry.version)
-    return {} if kept is None else {"int8_equal_labels": round(kept, 4)}
+    if fidelity is None or kept is None:
+        return {}
+    return {"int8_equal_labels": round(kept, 4), "int8_instructions": fidelity.instructions}
 
 
 def _listed(entry: HplmEntry) -> dict[str, Any]:

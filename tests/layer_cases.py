@@ -46,10 +46,10 @@ class LayerCases:
     def __init__(self, geometry: RootGeometry, dtype: torch.dtype) -> None:
         self.seed = random.randrange(1 << 32)
         torch.manual_seed(self.seed)
-        self._chance = random.Random(self.seed)
+        self._rng = random.Random(self.seed)
         self._plain = random_upper(geometry)
         self._hidden_size, self._dtype = geometry.hidden_size, dtype
-        self._held = [AdapterSet(), *(random_adapters(self._chance, geometry, kind) for kind in KINDS)]
+        self._held = [AdapterSet(), *(random_adapters(self._rng, geometry, kind) for kind in KINDS)]
         self._bank = AdapterBank(len(self._held), geometry, 32, dtype, torch.device("cpu"))
         for slot, adapters in enumerate(self._held[1:], start=1):
             self._bank.make_room(adapters)
@@ -63,7 +63,7 @@ class LayerCases:
         """Yield the relative error of each batch, and its name; alone, each kind of adapters has its own batch."""
         slots_in_all = range(len(self._held))
         for slots in [list(slots_in_all)] if mixed else [[slot] for slot in slots_in_all]:
-            ends = list(accumulate(self._chance.randint(1, 60) for _ in slots))
+            ends = list(accumulate(self._rng.randint(1, 60) for _ in slots))
             bounds = zip(slots, pairwise([0, *ends]), strict=True)
             segments = [Segment(slot, start, end) for slot, (start, end) in bounds]
             hidden = torch.randn(ends[-1], self._hidden_size).to(self._dtype)

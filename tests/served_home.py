@@ -6,14 +6,16 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backends.home import Home
+from backends.registry.registry import Registry
 from backends.registry.snapshot import REFRESH_INTERVAL_S
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
+from builder.profiling.preparing_int8 import quantise_root
 from builder.serving import ServerConfig, TritonServer
 from builder.serving.tls import Tls
 from hplm_client import HplmClient, NotFoundError
@@ -49,8 +51,11 @@ def copied(built: Home, folder: Path) -> Home:
 def serving(
     built: Home, folder: Path, dtype: str, lower_instances: int = 1, tls: Tls | None = None
 ) -> Iterator[Served]:
-    """Serve a copy of a home that was built before; with `tls` gRPC is encrypted."""
+    """Serve a copy of a home that was built before, in int8 with smoothing; with `tls` gRPC is encrypted."""
     home = copied(built, folder)
+    if dtype == "int8":
+        with closing(Registry.open(home)) as registry:
+            quantise_root(home, registry, "tiny", [])
     parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
     lower = {"dtype": "bf16" if dtype == "int8" else dtype}
     settings = ExportSettings(lower_instances=lower_instances, lower_parameters=lower, upper_parameters=parameters)

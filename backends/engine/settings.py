@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from backends.adapters.parts import MAX_WIDTH
-from backends.engine.precision import precision_of
+from backends.engine.precision import Precision, precision_of
 from backends.engine.stack import StackSettings
 from backends.model_settings import ModelSettings
 from backends.root.store import RootFolder
@@ -61,9 +61,14 @@ class EngineSettings:
         return max(1, self.threads // self.stack.stages)
 
     @property
-    def dtype_in_force(self) -> str:
+    def precision(self) -> Precision:
         """What the layers compute in here; the device may lack what was exported."""
-        return precision_of(self.stack.dtype, torch.device(self.stack.device)).dtype
+        return precision_of(self.stack.dtype, torch.device(self.stack.device))
+
+    @property
+    def dtype_in_force(self) -> str:
+        """The name of its precision."""
+        return self.precision.dtype
 
     def measured(self, root: RootFolder) -> Measured:
         """Return the conditions under which a cost model holds for this engine."""

@@ -93,7 +93,7 @@ class StackBuilder:
     def _slots_bytes(self, root: str) -> int:
         live = self._snapshot.live()
         folders = [self._home.path / entry.folder for entry in live if entry.domain.root == root]
-        return slots_bytes(folders, self._settings.stack.num_slots - 1)
+        return slots_bytes(folders, self._settings.stack.num_slots - 1, self._settings.precision.states)
 
     def _student_stack(self, key: StackKey, root: RootFolder) -> StudentStack:
         if self._settings.stack.stages > 1:

@@ -13,9 +13,10 @@ Shape:
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
+LOGGER = logging.getLogger(__name__)
 States = NDArray[np.float32 | np.int16]
 FP32, BF16 = types.float32[:, ::1], types.int16[:, ::1]
 FLAT_FP32, FLAT_BF16 = types.float32[::1], types.int16[::1]
@@ -54,10 +56,21 @@ def compiled(*signatures: Any, reorders_sums: bool = False) -> Callable[[Any], A
         options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
         try:
             return njit(list(signatures), cache=True, **options)(function)
-        except (RuntimeError, OSError, EOFError, UnpicklingError):  # no cache, no room in it, or a file cut off
+        except Exception as error:  # no cache, no room in it, or damaged pickles, which raise errors of any type
+            _warn_of_cache(type(error).__name__)
             return njit(list(signatures), **options)(function)
 
     return decorate
+
+
+@cache
+def _warn_of_cache(error: str) -> None:
+    """Log it once, not for each loop."""
+    LOGGER.warning(
+        "loops are compiled anew at each start, because their cache cannot be used (%s); see that __pycache__ beside "
+        "their source or NUMBA_CACHE_DIR can be written, and remove what lies there",
+        error,
+    )
 
 
 def memory_of(states: Tensor) -> States:

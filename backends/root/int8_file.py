@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from backends.errors import CorruptFileError, FingerprintMismatchError
 from backends.fields import Fields, read_fields
-from backends.storage import json_checksum, write_json
+from backends.storage import read_errors_are_clear, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,8 @@ class Int8Fidelity:
         equal_labels: By `tenant/name@version`, the share of labels that are the same.
         texts: Number of texts.
         instructions: The processor's; others round otherwise.
-        unreadable: hPLMs whose files could not be read.
+        unreadable: hPLMs whose files, or whose domain's, could not be read.
+        known_fragments: The share of the texts' fragments that the root's table has; files of before have none.
     """
 
     cosine: float
@@ -47,6 +48,7 @@ class Int8Fidelity:
     texts: int
     instructions: str | None = None
     unreadable: tuple[str, ...] = ()
+    known_fragments: float | None = None
 
     @property
     def mean_equal_labels(self) -> float | None:
@@ -64,18 +66,12 @@ class Quantisation:
     smoothing: Smoothing
     fidelity: Int8Fidelity | None = None
 
-    @property
-    def fingerprint(self) -> str:
-        """Names the smoothing."""
-        return json_checksum({"root": self.root_fingerprint, "smoothing": self._numbers()})
-
     def write(self, root: Path) -> None:
         write_json(
             root / _FILE,
             {
                 "format_version": QUANTISATION_FORMAT_VERSION,
                 "root_fingerprint": self.root_fingerprint,
-                "fingerprint": self.fingerprint,
                 "smoothing": self._numbers(),
                 "fidelity": None if self.fidelity is None else asdict(self.fidelity),
             },
@@ -99,13 +95,13 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
         return None
     fidelity = content.part("fidelity")
     equal_labels = fidelity.part("equal_labels")
-    has_instructions = "instructions" in fidelity and fidelity.value("instructions") is not None
     return Int8Fidelity(
         fidelity.number("cosine"),
         {name: equal_labels.number(name) for name in equal_labels.names()},
         fidelity.whole("texts"),
-        fidelity.text("instructions") if has_instructions else None,
+        None if fidelity.get("instructions") is None else fidelity.text("instructions"),
         fidelity.texts("unreadable") if "unreadable" in fidelity else (),
+        None if fidelity.get("known_fragments") is None else fidelity.number("known_fragments", 0, 1),
     )
 
 
@@ -113,7 +109,7 @@ def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoo
     """Read a root's smoothing, if it has one.
 
     Raises:
-        FileError: The file is damaged, of another root, or of a newer format.
+        FileError: The file is damaged, unreadable, of another root, or of a newer format.
     """
     content = _content(root / _FILE, fingerprint)
     if content is None:
@@ -125,9 +121,10 @@ def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoo
 
 
 def _content(path: Path, fingerprint: str) -> Fields | None:
-    if not path.exists():
-        return None
-    content = read_fields(path, QUANTISATION_FORMAT_VERSION)
+    with read_errors_are_clear(path):
+        if not path.exists():
+            return None
+        content = read_fields(path, QUANTISATION_FORMAT_VERSION)
     if (of_root := content.text("root_fingerprint")) != fingerprint:
         raise FingerprintMismatchError(f"{path} was made for root {of_root}, not {fingerprint}")
     return content

@@ -30,6 +30,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from bench.kit.random_root import BOTTLENECK, WIDTH, random_hplm, random_root, random_rows
 
+_CPU = torch.device("cpu")
 ROWS = 64
 Seconds = dict[str, list[float]]
 
@@ -70,8 +71,7 @@ class BareEngine:
         layout_of: MakeLayout | None = None,
         compute_pool: ComputePool | None = None,
     ) -> UpperStack:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        settings = StackSettings(device=device, dtype=dtype, num_slots=len(self._hplms) + 1)
+        settings = StackSettings(device=engine_device().type, dtype=dtype, num_slots=len(self._hplms) + 1)
         return UpperStack(self.root, settings, compute_pool, adapters_of, layout_of)
 
     def rows(self, lengths: Sequence[int]) -> list[Tensor]:
@@ -109,10 +109,16 @@ class HomeEngine:
         return batches * len(rows) / (time.perf_counter() - started_s)
 
 
-def fast_dtypes() -> tuple[str, ...]:
-    """Return the dtypes that this machine is fast at, the slowest first: bf16 or fp32, and int8."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return (fast_float_dtype(device),) if missing_for("int8", device) else (fast_float_dtype(device), "int8")
+def engine_device() -> torch.device:
+    """Return where a bare engine computes."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def fast_dtypes(device: torch.device = _CPU) -> tuple[str, ...]:
+    """Return the dtypes that a device is fast at, the slowest first: bf16 or fp32, and int8 on processors."""
+    if device.type != "cpu" or missing_for("int8", device):
+        return (fast_float_dtype(device),)
+    return fast_float_dtype(device), "int8"
 
 
 @contextmanager

@@ -33,8 +33,9 @@ class RoundedLinear(nn.Linear):
     def forward(self, states: Tensor) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
             smooth = states.float() * self.get_buffer("_divided")
-            quantised = self._inputs.quantised(smooth.detach().flatten(0, -2))
-            rounded = self._inputs.restored(quantised).view_as(smooth)
+            # Only a CPU quantises as the engine does.
+            quantised = self._inputs.quantised(smooth.detach().flatten(0, -2).cpu())
+            rounded = self._inputs.restored(quantised).to(smooth.device).view_as(smooth)
             return functional.linear(smooth + (rounded - smooth).detach(), self.weight, self.bias)
 
 

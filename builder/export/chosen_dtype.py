@@ -31,7 +31,7 @@ def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Se
     """
     dtype, reason = fastest_dtype(device)
     if dtype != "int8":
-        return dtype, reason
+        return dtype, reason + ("; --int8-corpus is not read" if corpus else "")
     roots = [root.name for root in registry.roots()]
     if not roots:
         return _slower(), "there is no root yet that int8 could be measured on"
@@ -101,7 +101,10 @@ def _described(name: str, fidelity: Int8Fidelity) -> str:
         worst = min(fidelity.equal_labels, key=lambda hplm: fidelity.equal_labels[hplm])
         kept = f"{labels:.1%} of labels equal, fewest of {worst} ({fidelity.equal_labels[worst]:.1%})"
     unreadable = f"; cannot be read: {', '.join(fidelity.unreadable)}" if fidelity.unreadable else ""
-    return f"root {name} keeps a cosine of {fidelity.cosine:.4f}, {kept}, on {fidelity.texts} texts{unreadable}"
+    texts = f"{fidelity.texts} texts"
+    if fidelity.known_fragments is not None:
+        texts += f" (its table has {fidelity.known_fragments:.0%} of their fragments)"
+    return f"root {name} keeps a cosine of {fidelity.cosine:.4f}, {kept}, on {texts}{unreadable}"
 
 
 def _slower() -> Dtype:

@@ -30,7 +30,7 @@ def require_cuts(home: Home, registry: Registry, settings: ExportSettings, repor
     hplms = registry.hplms()
     for entry in registry.roots():
         folders = [home.path / hplm.folder for hplm in hplms if hplm.domain.root == entry.name]
-        slots = slots_bytes(folders, engine.stack.num_slots - 1)
+        slots = slots_bytes(folders, engine.stack.num_slots - 1, engine.precision.states)
         cuts.cut(StackKey(entry.name), RootFolder(home.path / entry.folder), slots)
     with_students = sorted({hplm.domain.root for hplm in hplms if hplm.students is not None})
     if with_students and settings.stages > 1:

@@ -16,6 +16,7 @@ from backends.lower.encoder import has_own_layers, verify_layers
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
 from backends.registry.registry import Registry
+from backends.root.int8_file import read_fidelity, read_smoothing
 from backends.root.store import RootFolder
 from backends.root.student_set import read_students
 from backends.wire import EARLY
@@ -96,6 +97,8 @@ def _read_root(root: RootEntry, folder: Path) -> None:
     read.verify()
     if (students := read_students(read)) is not None:
         students.verify()
+    read_smoothing(folder, read.fingerprint, read.geometry)
+    read_fidelity(folder, read.fingerprint)
 
 
 def _read_table(root: RootEntry, domain: DomainEntry, folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from backends.root.encoder import padded_attention
 from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, Smoothed, Smoothing, version_label
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
-from builder.construct.hplm.exact_lower import exact_lower
+from builder.construct.hplm.exact_lower import ComputedFragments, exact_lower
 from builder.construct.training.corpus import whole_corpus
 from builder.requests.domains import GENERAL_DOMAIN
 
@@ -55,15 +56,15 @@ def quantise_root(home: Home, registry: Registry, name: str, corpus: Sequence[Pa
     """
     root = RootFolder(home.root(name))
     texts = _texts(root, corpus)
-    rows = _encoded(home, registry.domain(name, GENERAL_DOMAIN), texts)
-    smoothing = smoothing_of_states(root, rows)
+    encoded = _encoded(home, registry.domain(name, GENERAL_DOMAIN), texts)
+    smoothing = smoothing_of_states(root, encoded.rows)
     # Numbers have no labels, and these texts are no pairs.
     compared = [
         entry
         for entry in registry.hplms()
         if entry.domain.root == name and entry.task != "regression" and not entry.pair
     ]
-    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, rows)
+    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, encoded)
     Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
     return fidelity
 
@@ -75,18 +76,36 @@ def _texts(root: RootFolder, corpus: Sequence[Path]) -> list[str]:
         raise InvalidArgumentError(
             f"root {root.manifest.name!r}: the files that it was made from are gone; name others with --int8-corpus"
         )
-    texts = whole_corpus(files).sample(_MAX_TEXTS)
+    texts = list(dict.fromkeys(whole_corpus(files).sample(_MAX_TEXTS)))
     if len(texts) < MIN_TEXTS:
         raise InvalidArgumentError(
-            f"root {root.manifest.name!r}: int8 is measured on at least {MIN_TEXTS} texts, not {len(texts)}; "
+            f"root {root.manifest.name!r}: int8 is measured on at least {MIN_TEXTS} different texts, not {len(texts)}; "
             "name more with --int8-corpus"
         )
     return texts
 
 
-def _encoded(home: Home, domain: DomainEntry, texts: Sequence[str]) -> list[Tensor]:
-    encoded = exact_lower(home, domain).encode(texts, [False] * len(texts))
-    return [torch.from_numpy(row.copy()) for row in encoded.rows]
+@dataclass(frozen=True)
+class _Encoded:
+    """Texts after the lower layers of a domain.
+
+    Shape:
+        rows: `[L, H]` each; first_tokens: `[W]` each, of the text's words.
+
+    Attributes:
+        known: The share of fragments that the tables have.
+    """
+
+    rows: list[Tensor]
+    first_tokens: list[Tensor]
+    known: float
+
+
+def _encoded(home: Home, domain: DomainEntry, texts: Sequence[str]) -> _Encoded:
+    encoded = exact_lower(home, domain).encode(texts, [True] * len(texts))
+    rows = [torch.from_numpy(row.copy()) for row in encoded.rows]
+    first_tokens = [torch.from_numpy(words.first_tokens) for words in encoded.words if words is not None]
+    return _Encoded(rows, first_tokens, 1 - encoded.statistics.rates()[ComputedFragments.name])
 
 
 @torch.inference_mode()
@@ -140,28 +159,33 @@ def _fidelity(
     smoothing: Smoothing,
     compared: Sequence[HplmEntry],
     texts: Sequence[str],
-    rows: Sequence[Tensor],
+    of_root: _Encoded,
 ) -> Int8Fidelity:
     stacks = tuple(
         UpperStack(root, StackSettings(dtype=dtype, num_slots=2), smoothing=smoothing) for dtype in ("int8", "fp32")
     )
-    states = [_answers(stack, 0, _states_as_answers(root), rows) for stack in stacks]
+    states = [_answers(stack, 0, _states_as_answers(root), of_root.rows) for stack in stacks]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
-    rows_of = {domain: _encoded(home, domain, texts) for domain in {entry.domain for entry in compared}}
+    encoded: dict[DomainEntry, _Encoded] = {}
     equal: dict[str, float] = {}
     unreadable: list[str] = []
     for entry in compared:
-        name = version_label(entry.id, entry.version)
+        name, domain = version_label(entry.id, entry.version), entry.domain
         try:
             artifact = read_artifact(home.path / entry.folder, root.fingerprint)
-        except FileError as error:
+            if domain not in encoded:
+                encoded[domain] = _encoded(home, domain, texts)
+        except (FileError, OSError) as error:
             unreadable.append(name)
             _LOGGER.warning("%s is not compared: %s", name, error)
             continue
-        labels = [_labels(_answers(stack, entry.key, artifact, rows_of[entry.domain])) for stack in stacks]
-        equal[name] = float((labels[0] == labels[1]).double().mean())
+        ours, exact = (_answers(stack, entry.key, artifact, encoded[domain].rows) for stack in stacks)
+        share = equal_labels(artifact, ours, exact, encoded[domain].first_tokens)
+        if share is not None:
+            equal[name] = share
     cosine = round(float(torch.cat(cosines).mean()), 5)
-    return Int8Fidelity(cosine, equal, len(texts), int8_instructions(), tuple(unreadable))
+    known = round(of_root.known, 5)
+    return Int8Fidelity(cosine, equal, len(texts), int8_instructions(), tuple(unreadable), known)
 
 
 def _states_as_answers(root: RootFolder) -> HplmArtifact:
@@ -183,6 +207,27 @@ def _answers(stack: UpperStack, key: int, artifact: HplmArtifact, rows: Sequence
     return answers
 
 
-def _labels(answers: Sequence[Tensor]) -> Tensor:
-    """One label of each text, or of each token."""
+def equal_labels(
+    artifact: HplmArtifact, ours: Sequence[Tensor], exact: Sequence[Tensor], first_tokens: Sequence[Tensor]
+) -> float | None:
+    """Return the share of texts whose label is the same in both answers.
+
+    For NER it is that of the words which are of an entity in either, as nearly all others keep their "O" whatever
+    happens; None if no word is of one.
+
+    Shape: ours, exact `[C]` each, for NER `[L, C]`; first_tokens `[W]` each.
+    """
+    words = first_tokens if artifact.task == "ner" else None
+    labels, others = (_labels(answers, words) for answers in (ours, exact))
+    if words is not None:
+        of_entity = torch.tensor([label.startswith(("B-", "I-")) for label in artifact.labels])
+        counted = of_entity[labels] | of_entity[others]
+        labels, others = labels[counted], others[counted]
+    return float((labels == others).double().mean()) if len(labels) else None
+
+
+def _labels(answers: Sequence[Tensor], words: Sequence[Tensor] | None) -> Tensor:
+    """One label of each text, or of each word, by its first token."""
+    if words is not None:
+        answers = [logits[tokens.long()] for logits, tokens in zip(answers, words, strict=True)]
     return torch.cat([logits.argmax(dim=-1).flatten() for logits in answers])

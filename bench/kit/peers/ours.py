@@ -45,8 +45,8 @@ class Ours:
     in_flight: int
 
     def served_rows_per_s(self, lengths: str, hplms: Sequence[str], rows: int, rng: np.random.Generator) -> float:
-        asked = draw(hplms, self.texts[lengths], rows + 2 * _EDGE_ROWS, rng)
-        return saturate(self.url, asked, self.in_flight).rows_per_s(_EDGE_ROWS)
+        requested = draw(hplms, self.texts[lengths], rows + 2 * _EDGE_ROWS, rng)
+        return saturate(self.url, requested, self.in_flight).rows_per_s(_EDGE_ROWS)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def ours(
         hplms = base.add_hplms(Family(ROOT, "tenant", tenants, LORA_EVERYWHERE))
         others = base.add_hplms(Family(ROOT, "bottleneck", bottlenecks, BOTTLENECK))
         with served(base.home, Serving(upper={"dtype": fastest_dtype("cpu")[0]})) as server:
-            # A version's file is checked when it is first asked for, which a server does once in its life.
+            # A version's file is checked when it is first requested, which a server does once in its life.
             first_word = next(iter(texts.values()))[0].split()[0]
             saturate(server.grpc_url, [(hplm, first_word) for hplm in (*hplms, *others)], in_flight)
             yield Ours(base.home, hplms, others, texts, server.grpc_url, in_flight)

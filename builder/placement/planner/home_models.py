@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from backends.adapters.bank import weights_bytes
 from backends.adapters.student_adapters import student_weights_bytes
 from backends.engine.memory_sizes import layers_bytes, slots_bytes
+from backends.engine.precision import fast_float_dtype
 from backends.errors import InvalidArgumentError, shown
 from backends.home import Home
 from backends.registry.entries import HplmEntry, RootEntry
@@ -16,7 +19,14 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet, read_students
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.cost_profile import CostProfile, ForeignProfileError, has_profile, read_profile
+from backends.scheduling.cost_profile import (
+    CostProfile,
+    ForeignProfileError,
+    Measured,
+    device_name,
+    has_profile,
+    read_profile,
+)
 from backends.scheduling.cuts import half_layers
 from backends.scheduling.settings import Capacity
 from backends.stack_key import FULL, STUDENTS
@@ -124,7 +134,8 @@ class _Root:
         slot_bytes_of: Callable[[Path], int],
     ) -> Model:
         weights = layers_bytes(stored_bytes, self.profile.measured.dtype)
-        adapters = slots_bytes([self.home.path / entry.folder for entry in hplms], self.slots, slot_bytes_of)
+        folders = [self.home.path / entry.folder for entry in hplms]
+        adapters = slots_bytes(folders, self.slots, _states(self.profile.measured), slot_bytes_of)
         return Model(
             self.name,
             half_layers(_even(round(costs.alone_us), layers)),
@@ -133,6 +144,13 @@ class _Root:
             round(costs.full_us),
             level,
         )
+
+
+def _states(measured: Measured) -> torch.dtype:
+    """Return the data type of states and adapters; of int8 on another machine's processor it is taken to be bf16."""
+    cpu = torch.device("cpu")
+    lacks_bf16 = measured.device == device_name(cpu) and fast_float_dtype(cpu) == "fp32"
+    return torch.float32 if measured.dtype == "fp32" or lacks_bf16 else torch.bfloat16
 
 
 def _goes_with(entry: HplmEntry, students: StudentSet) -> bool:

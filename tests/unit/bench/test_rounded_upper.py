@@ -42,3 +42,12 @@ def test_gradients_pass_the_rounding_and_weights_do_not_learn() -> None:
         gradients.append(states.grad)
     assert relative_error(gradients[0], gradients[1]) < 0.3
     assert not any(parameter.requires_grad for parameter in upper.parameters())
+
+
+@pytest.mark.gpu
+def test_layers_on_a_gpu_round_as_on_a_processor() -> None:
+    torch.manual_seed(9)
+    linear, states = nn.Linear(48, 64), torch.randn(4, 24, 48)
+    rounded = RoundedLinear(linear, CENTRED, torch.logspace(-1, 1, 48))
+    expected = rounded(states)
+    torch.testing.assert_close(rounded.cuda()(states.cuda()).cpu(), expected, rtol=1e-3, atol=1e-3)

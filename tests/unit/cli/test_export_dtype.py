@@ -31,6 +31,14 @@ def test_lower_layers_are_not_quantised(
     assert settings_of(tiny_home.repository)["upper dtype"] == dtype
 
 
+def test_a_corpus_that_is_not_read_is_named(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(precision, "has_amx", lambda: True)
+    assert export(monkeypatch, tiny_home, "--dtype", "auto", "--int8-corpus", "gone.txt") in (0, None)
+    assert "; --int8-corpus is not read" in capsys.readouterr().out
+
+
 def test_fp8_is_for_gpus(tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert export(monkeypatch, tiny_home, "--dtype", "fp8") not in (0, None)
     assert "--dtype fp8 is for GPUs: add --device gpu, or take int8" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from admitted_rows import MODEL
@@ -229,7 +230,8 @@ def test_a_root_that_does_not_fit_is_not_served_and_fits_when_it_is_cut(tiny_hom
         tiny_hplm(tiny_home, registry, tmp_path, "new/one", "general", "topic", 3, root="young")
         folders = [tiny_home.path / entry.folder for entry in registry.hplms() if entry.domain.root == "tiny"]
     keys = keys_of(tiny_home)
-    whole = layers_bytes(RootFolder(tiny_home.root("tiny")).upper_bytes, "fp32") + slots_bytes(folders, 7)
+    slots = slots_bytes(folders, 7, torch.float32)
+    whole = layers_bytes(RootFolder(tiny_home.root("tiny")).upper_bytes, "fp32") + slots
     complaint = r"root 'tiny' takes .* MB in 1 stage, and of the .* MB are left"
     with pytest.raises(DeviceMemoryError, match=complaint), running(tiny_home, 1, device_memory=whole * 3 // 4):
         pass

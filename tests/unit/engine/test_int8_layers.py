@@ -21,10 +21,11 @@ from backends.home import Home
 from backends.root import int8_linear
 from backends.root.encoder import ACTIVATION_FUNCTIONS
 from backends.root.geometry import ACTIVATIONS, RootGeometry
-from backends.root.int8_file import SMOOTHED, Quantisation
+from backends.root.int8_file import QUANTISATION_FORMAT_VERSION, SMOOTHED, Quantisation
 from backends.root.int8_instructions import int8_instructions
-from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range
+from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range, quantised_weight
 from backends.root.store import RootFolder
+from backends.storage import read_json, write_json
 from bench.kit.marks import Mark
 from layer_cases import LayerCases, relative_error
 
@@ -71,6 +72,19 @@ def test_the_largest_sums_are_exact() -> None:
         weight = torch.tensor(weights).repeat(64, 12)
         in_int8 = QuantisedLinear(weight, torch.zeros(64), torch.float32, Range(0.0))
         torch.testing.assert_close(in_int8(torch.ones(32, 48)), weight.sum(dim=1).expand(32, 64), rtol=1e-2, atol=0)
+
+
+def test_weights_without_vnni_leave_room_for_two_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two products with inputs of 255 fit into 16 bits, if the sum of both weights is 128 at most."""
+    torch.manual_seed(6)
+    monkeypatch.setattr(int8_linear, "int8_instructions", lambda: "AVX2")
+    for weight in (torch.randn(64, 47), torch.rand(64, 48), -torch.rand(64, 48), torch.ones(64, 48)):
+        values, scales = quantised_weight(weight)
+        pairs = functional.pad(values.int(), (0, values.shape[1] % 2)).unflatten(1, (-1, 2))
+        positive, negative = pairs.clamp_min(0).sum(dim=-1), pairs.clamp_max(0).sum(dim=-1)
+        assert positive.max() <= 128 and negative.min() >= -128
+        assert torch.maximum(positive, -negative).amax(dim=1).min() >= 126
+        torch.testing.assert_close(values * scales[:, None], weight, rtol=0, atol=float(scales.max()) * 0.51)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -190,13 +204,23 @@ def test_a_root_without_a_smoothing_that_fits_is_served_and_the_log_says_so(
     tiny_home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = RootFolder(tiny_home.root("tiny"))
-    with caplog.at_level(logging.WARNING):
-        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
-    assert "int8 without smoothing" in caplog.text and "no export has prepared the root" in caplog.text
+    path = root.path / "int8.json"
+
+    def complaint() -> str:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
+        assert "int8 without smoothing" in caplog.text
+        return caplog.text
+
+    assert "no export has prepared the root" in complaint()
     Quantisation("another", {}).write(root.path)
-    with caplog.at_level(logging.WARNING):
-        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
-    assert "int8 without smoothing" in caplog.text and "was made for root another" in caplog.text
+    assert "was made for root another" in complaint()
+    write_json(path, read_json(path) | {"format_version": QUANTISATION_FORMAT_VERSION + 1})
+    assert f"this release reads up to {QUANTISATION_FORMAT_VERSION}" in complaint()
+    path.unlink()
+    path.mkdir()
+    assert "int8.json cannot be read" in complaint()
 
 
 def random_classifier(rng: random.Random, root: RootFolder, kind: str) -> HplmArtifact:

@@ -61,10 +61,10 @@ def attended_by_pytorch(row: Tensor, heads: int) -> Tensor:
 @pytest.mark.parametrize("size", [1, 5, 16, 20, 64])
 def test_attention_of_rows_of_any_length(dtype: torch.dtype, size: int) -> None:
     """Rows of no token, of one, and of more than a tile, with tokens of no row between them."""
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     lengths, heads = [0, 1, 2, 6, 7, 16, 17, 300, 1, 0, 33], 3
-    chance.shuffle(lengths)
-    gaps = [chance.randint(0, 3) for _ in lengths]
+    rng.shuffle(lengths)
+    gaps = [rng.randint(0, 3) for _ in lengths]
     ends = list(accumulate(length + gap for length, gap in zip(lengths, gaps, strict=True)))
     starts = [end - length for end, length in zip(ends, lengths, strict=True)]
     torch.manual_seed(SEED)
@@ -134,19 +134,33 @@ def test_processors_without_fma_call_no_function_for_each_number() -> None:
     assert not done.returncode, done.stderr.decode()
 
 
-def test_code_in_the_cache_is_made_again_where_another_file_of_its_room_has_changed(tmp_path: Path) -> None:
+@pytest.fixture
+def copied_room(tmp_path: Path) -> Path:
+    """A copy of the compiled loops, with a cache of its own."""
     room = tmp_path / "backends" / "kernels"
     shutil.copytree(Path(backends.kernels.__file__).parent, room, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "backends" / "__init__.py").touch()
+    return room
+
+
+def cache_hits(room: Path) -> tuple[int, str]:
+    """Import the loops; return how much the cache had of one of them, and what was logged."""
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    command = [sys.executable, "-c", _COUNT]
+    done = subprocess.run(command, cwd=room.parent.parent, env=environment, capture_output=True, text=True, check=True)
+    return int(done.stdout), done.stderr
 
-    def cache_hits() -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", _COUNT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return int(done.stdout)
 
-    assert [cache_hits(), cache_hits()] == [0, 1]
-    with (room / "tile.py").open("a") as file:
+def test_code_in_the_cache_is_made_again_where_another_file_of_its_room_has_changed(copied_room: Path) -> None:
+    assert [cache_hits(copied_room)[0] for _ in range(2)] == [0, 1]
+    with (copied_room / "tile.py").open("a") as file:
         file.write("# changed\n")
-    assert cache_hits() == 0
+    assert cache_hits(copied_room)[0] == 0
+
+
+def test_without_a_cache_that_can_be_read_loops_are_compiled_and_the_log_says_so(copied_room: Path) -> None:
+    assert "compiled anew" not in cache_hits(copied_room)[1]
+    (index,) = (copied_room / "__pycache__").glob("*.nbi")
+    index.write_bytes(b"\x80\x63.")  # a pickle of a protocol that is none, which is a ValueError
+    hits, log = cache_hits(copied_room)
+    assert hits == 0 and "compiled anew at each start, because their cache cannot be used (ValueError)" in log

@@ -86,7 +86,7 @@ def test_quantised_layers_equal_the_plain_ones(
 ) -> None:
     cases = LayerCases(replace(GEOMETRY, activation=activation), dtype)
     smoothing = {(layer, product): 2 ** (2 * torch.rand(32) - 1) for layer in range(2) for product in SMOOTHED}
-    for each in ({}, smoothing):
+    for each in ({}, smoothing) if products == "int8" else ({},):  # fp8 is served without
         layers = FilledLayers(rowwise_layers(cases.upper(), activation, products, dtype, CPU, each))
         for name, error in cases.errors(layers, mixed):
             assert error < ERROR_OF_LAYERS[products], f"{name}: {error:.4f}"

@@ -36,9 +36,9 @@ MEDIAN_TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2, "int8": 2e-2 if HAS_VNNI else 4e
 
 
 def random_artifacts(root: RootFolder, seed: int, per_kind: int = 2) -> dict[int, HplmArtifact]:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     torch.manual_seed(seed)
-    return {key: random_artifact(chance, root, kind) for key, kind in enumerate(KINDS * per_kind, start=1)}
+    return {key: random_artifact(rng, root, kind) for key, kind in enumerate(KINDS * per_kind, start=1)}
 
 
 def run(stack: UpperStack, artifacts: dict[int, HplmArtifact], keys: list[int], rows: list[Tensor]) -> list[Tensor]:
@@ -64,12 +64,12 @@ def test_mixed_batches_equal_rows_alone(built_home: Home, dtype: str, sharing: S
     settings = StackSettings(dtype=dtype, num_slots=len(KINDS))
     stack = UpperStack(root, settings, pool, layout_of=lambda _: LAYOUTS["ragged"](sharing))
     artifacts = random_artifacts(root, seed=3)
-    chance = random.Random(4)
+    rng = random.Random(4)
     errors = RowErrors(SEED, TOLERANCE[dtype], LARGEST.get(dtype))
     for _ in range(NUM_BATCHES):
-        usable = chance.sample(sorted(artifacts), chance.randint(1, len(KINDS) - 1))  # slots are reused all the time
-        keys = [chance.choice(usable) for _ in range(chance.randint(1, 24))]
-        rows = [torch.randn(chance.choice([1, 2, 5, 5, 9, 32]), root.geometry.hidden_size).half() for _ in keys]
+        usable = rng.sample(sorted(artifacts), rng.randint(1, len(KINDS) - 1))  # slots are reused all the time
+        keys = [rng.choice(usable) for _ in range(rng.randint(1, 24))]
+        rows = [torch.randn(rng.choice([1, 2, 5, 5, 9, 32]), root.geometry.hidden_size).half() for _ in keys]
         for key, row, logits in zip(keys, rows, run(stack, artifacts, keys, rows), strict=True):
             errors.add(logits, reference_logits(root, artifacts[key], row.float()))
     errors.require(MEDIAN_TOLERANCE[dtype])
@@ -95,10 +95,10 @@ def test_all_layouts_give_the_same_answers(built_home: Home, layout: str) -> Non
         dtype: UpperStack(root, StackSettings(dtype=dtype, num_slots=len(artifacts) + 1), layout_of=ALL_LAYOUTS[layout])
         for dtype in TOLERANCE
     }
-    chance = random.Random(12)
+    rng = random.Random(12)
     for _ in range(5):
-        keys = [chance.choice(sorted(artifacts)) for _ in range(chance.randint(1, 60))]
-        lengths = [chance.choice([1, root.geometry.max_tokens, chance.randint(1, 32)]) for _ in keys]
+        keys = [rng.choice(sorted(artifacts)) for _ in range(rng.randint(1, 60))]
+        lengths = [rng.choice([1, root.geometry.max_tokens, rng.randint(1, 32)]) for _ in keys]
         rows = [torch.randn(length, root.geometry.hidden_size).half() for length in lengths]
         for dtype, stack in stacks.items():
             for key, row, logits in zip(keys, rows, run(stack, artifacts, keys, rows), strict=True):
@@ -162,15 +162,15 @@ def test_a_head_goes_with_its_adapters_through_one_slot_whatever_fails(
     artifacts = random_artifacts(root, seed=21)
     stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=2))
     row = torch.randn(9, root.geometry.hidden_size).half()
-    chance, fill = random.Random(22), stack.slots.bank.fill
+    rng, fill = random.Random(22), stack.slots.bank.fill
 
     def fill_and_fail(slot: int, adapters: AdapterSet) -> None:
         fill(slot, adapters)
         raise torch.OutOfMemoryError("no memory is left on the device")
 
     for _ in range(60):
-        key = chance.choice(sorted(artifacts))
-        if chance.random() < 0.3 and not stack.slots.holds(key):
+        key = rng.choice(sorted(artifacts))
+        if rng.random() < 0.3 and not stack.slots.holds(key):
             with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
                 patched.setattr(stack.slots.bank, "fill", fill_and_fail)
                 stack.ready(key, lambda key=key: artifacts[key])  # type: ignore[misc]

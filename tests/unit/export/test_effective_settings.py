@@ -18,7 +18,7 @@ from builder.export.settings import ExportSettings
 from cli.export import DeviceOptions, export_settings
 
 
-def test_what_a_repository_does_not_name_is_told_with_its_default(tmp_path: Path) -> None:
+def test_what_a_repository_does_not_name_has_its_default(tmp_path: Path) -> None:
     render_repository(tmp_path / "bare", ExportSettings(upper_parameters={"policy": "das"}))
     line = in_one_line(effective_settings(tmp_path / "bare"))
     assert line == (
@@ -30,9 +30,9 @@ def test_what_a_repository_does_not_name_is_told_with_its_default(tmp_path: Path
 
 def test_a_plain_export_writes_its_settings_out(tmp_path: Path) -> None:
     render_repository(tmp_path / "plain", export_settings())
-    named, told = settings_of(tmp_path / "plain"), effective_settings(tmp_path / "plain")
-    assert set(told) - set(named) == {"upper layout"}
-    assert named["upper slots"] == told["upper slots"] == "128"
+    named, found = settings_of(tmp_path / "plain"), effective_settings(tmp_path / "plain")
+    assert set(found) - set(named) == {"upper layout"}
+    assert named["upper slots"] == found["upper slots"] == "128"
 
 
 def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.head import Head
+from backends.adapters.pooling import NO_POOLING
 from backends.engine import precision
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -19,7 +26,8 @@ from backends.storage import read_json, write_json
 from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 from builder.profiling import preparing_int8
-from builder.profiling.preparing_int8 import smoothing_of_states
+from builder.profiling.preparing_int8 import equal_labels, smoothing_of_states
+from cli.hplm import show
 
 pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 Run = Callable[..., str]
@@ -36,7 +44,9 @@ def lose_corpus(home: Home) -> None:
     write_json(path, content)
 
 
-def test_int8_is_prepared_measured_and_shown(tiny_home: Home, run_hplm: Run) -> None:
+def test_int8_is_prepared_measured_and_shown(
+    tiny_home: Home, run_hplm: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = export(run_hplm, tiny_home, "--dtype", "int8")
     root = RootFolder(tiny_home.root("tiny"))
     smoothing = read_smoothing(root.path, root.fingerprint, root.geometry)
@@ -46,7 +56,11 @@ def test_int8_is_prepared_measured_and_shown(tiny_home: Home, run_hplm: Run) -> 
     assert fidelity.equal_labels and all(0.9 < share <= 1.0 for share in fidelity.equal_labels.values())
     assert f"root tiny keeps a cosine of {fidelity.cosine:.4f}" in said
     hplm = next(iter(fidelity.equal_labels)).partition("@")[0]
-    assert "int8_equal_labels" in run_hplm("show", hplm, "--home", tiny_home.path)
+    shown = json.loads(run_hplm("show", hplm, "--home", tiny_home.path, "--json"))
+    assert shown["int8_equal_labels"] and shown["int8_instructions"] == int8_instructions()
+    (root.path / "int8.json").write_bytes(b"damaged")
+    show(hplm, tiny_home.path)
+    assert "int8_equal_labels is not known: " in capsys.readouterr().err
     (root.path / "int8.json").unlink()
     assert "int8_equal_labels" not in run_hplm("show", hplm, "--home", tiny_home.path)
 
@@ -80,6 +94,11 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
     corpus = tmp_path / "texts.txt"
     corpus.write_text("".join(f"the {number} red and green things\n" for number in range(20)))
     assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_text("".join(f"{number} бледно-зелёных вещей\n" for number in range(20)))
+    said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", foreign)
+    assert int(re.search(r"has (\d+)% of their fragments", said)[1]) < 10  # type: ignore[index]
+    assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
     assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8")
     path = tiny_home.root("tiny") / "int8.json"
     content = read_json(path)
@@ -91,11 +110,11 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
 @pytest.mark.parametrize("count", [0, 15])
 def test_too_few_texts_are_an_error(tiny_home: Home, run_hplm: Run, tmp_path: Path, count: int) -> None:
     corpus = tmp_path / "texts.txt"
-    corpus.write_text("".join(f"text {number}\n" for number in range(count)))
+    corpus.write_text("".join(f"text {number}\n" for number in range(count)) * 2)
     said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
-    assert f"int8 is measured on at least 16 texts, not {count}" in said
+    assert f"int8 is measured on at least 16 different texts, not {count}" in said
     assert not (tiny_home.root("tiny") / "int8.json").exists()
-    assert "at least 16 texts" in export(run_hplm, tiny_home, "--dtype", "auto", "--int8-corpus", corpus)
+    assert "at least 16 different texts" in export(run_hplm, tiny_home, "--dtype", "auto", "--int8-corpus", corpus)
     assert "for --dtype int8 and auto, not bf16" in export(run_hplm, tiny_home, "--int8-corpus", corpus)
     assert "--slots must be" in export(run_hplm, tiny_home, "--dtype", "int8", "--slots", "0")
 
@@ -108,12 +127,38 @@ def test_the_labels_that_stay_decide(equal_labels: dict[str, float], keeps: bool
     assert chosen_dtype._keeps_enough(Int8Fidelity(0.999, equal_labels, 16)) is keeps
 
 
+def test_labels_of_words_outside_entities_do_not_count() -> None:
+    """Nor those of special tokens and of pieces within words."""
+    head = Head(torch.zeros(3, 8), torch.zeros(3))
+    tagger = HplmArtifact("acme/drugs", "root", "ner", ("B-drug", "I-drug", "O"), NO_POOLING, AdapterSet(), head)
+    words = torch.tensor([1, 2, 3, 5, 6, 7], dtype=torch.int32)
+    exact = torch.eye(3)[[0, 2, 0, 1, 0, 2, 2, 2, 1]]
+    # Of token 3 an entity is lost, of 6 one is found; 0, 4 and 8 are no words.
+    ours = torch.eye(3)[[1, 2, 0, 2, 1, 2, 0, 2, 0]]
+    assert equal_labels(tagger, [ours], [exact], [words]) == pytest.approx(1 / 3)
+    outside = [torch.eye(3)[[2, 2, 2]]]
+    assert equal_labels(tagger, outside, outside, [torch.tensor([1], dtype=torch.int32)]) is None
+    sorter = HplmArtifact("acme/topic", "root", "classification", ("a", "b", "c"), "cls", AdapterSet(), head)
+    assert equal_labels(sorter, [*torch.eye(3)], [torch.eye(3)[0]] * 3, [words] * 3) == pytest.approx(1 / 3)
+
+
 def test_a_damaged_hplm_is_left_out_and_named(tiny_home: Home, run_hplm: Run) -> None:
     with closing(Registry.open(tiny_home)) as registry:
         entry = next(entry for entry in registry.hplms() if entry.task == "classification" and not entry.pair)
     (tiny_home.path / entry.folder / "weights.safetensors").write_bytes(b"damaged")
     said = export(run_hplm, tiny_home, "--dtype", "int8")
     assert f"cannot be read: {entry.id}@{entry.version}" in said and "rendered" in said
+
+
+def test_a_damaged_domain_costs_its_own_hplms_only(tiny_home: Home, run_hplm: Run) -> None:
+    with closing(Registry.open(tiny_home)) as registry:
+        folder = registry.hplm("acme/topic").domain.folders[0]
+    shutil.rmtree(tiny_home.path / folder)
+    said = export(run_hplm, tiny_home, "--dtype", "int8")
+    assert "cannot be read: acme/mood@1, acme/topic@1" in said and "rendered" in said
+    root = RootFolder(tiny_home.root("tiny"))
+    fidelity = read_fidelity(root.path, root.fingerprint)
+    assert fidelity is not None and fidelity.equal_labels.keys() == {"globex/topic@1", "initech/mood@1"}
 
 
 def test_hplms_that_are_compared_are_spread_over_all() -> None:

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from backends.adapters.ladder import LADDER_FILES
 from backends.engine.stack import StackSettings
 from backends.home import Home
 from backends.lower.encoder import MANIFEST_NAME, WEIGHTS_NAME
 from backends.registry.registry import Registry
+from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation
+from backends.root.store import RootFolder
 from backends.root.student_set import students_folder
-from backends.storage import staging_folder
+from backends.storage import read_json, staging_folder, write_json
 from bench.kit.tiny_home import ignore, sample_texts, write_corpus
 from builder.construct.domain.domains import create_domain
 from builder.levels.material import LabelledFiles
@@ -45,6 +48,19 @@ def test_what_interrupted_builds_left_is_named(tiny_home: Home) -> None:
         assert verify_home(tiny_home, registry, ignore).unfinished == ()
     found = verify_home(tiny_home, registry, ignore)
     assert (found.damaged, found.unfinished) == ((), ("roots/tiny/.students.building",))
+
+
+@pytest.mark.parametrize("damage", [{"smoothing": {}}, {"fidelity": {"cosine": "high"}}, {"root_fingerprint": "other"}])
+def test_what_was_measured_in_int8_is_read(tiny_home: Home, damage: dict[str, object]) -> None:
+    registry, root = Registry.open(tiny_home), RootFolder(tiny_home.root("tiny"))
+    layers, channels = range(root.geometry.num_upper_layers), torch.ones(root.geometry.hidden_size)
+    smoothing = {(layer, product): channels for layer in layers for product in SMOOTHED}
+    Quantisation(root.fingerprint, smoothing, Int8Fidelity(0.999, {}, 96)).write(root.path)
+    assert verify_home(tiny_home, registry, ignore).damaged == ()
+    path = root.path / "int8.json"
+    write_json(path, read_json(path) | damage)
+    (damaged,) = verify_home(tiny_home, registry, ignore).damaged
+    assert damaged.folder == "roots/tiny" and "int8.json" in damaged.complaint
 
 
 @pytest.mark.parametrize("file", LADDER_FILES)

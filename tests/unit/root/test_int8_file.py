@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from backends.errors import CorruptFileError, FileError, FingerprintMismatchError, FormatVersionError
+from backends.errors import (
+    CorruptFileError,
+    FileError,
+    FingerprintMismatchError,
+    FormatVersionError,
+    UnreadableFileError,
+)
 from backends.root.geometry import RootGeometry
 from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, read_fidelity, read_smoothing
 from backends.storage import read_json, write_json
 
 GEOMETRY = RootGeometry(100, 8, 16, 2, 1, 2, 32, 2, 1e-12, "gelu")
-FIDELITY = Int8Fidelity(0.9995, {"acme/area@1": 0.99, "acme/topic@2": 0.97}, 96)
+FIDELITY = Int8Fidelity(0.9995, {"acme/area@1": 0.99, "acme/topic@2": 0.97}, 96, "VNNI", ("acme/lost@1",), 0.75)
 
 
 def written(folder: Path) -> Quantisation:
@@ -30,10 +36,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert smoothing is not None and smoothing.keys() == quantisation.smoothing.keys()
     for key, channels in quantisation.smoothing.items():
         torch.testing.assert_close(smoothing[key], channels, rtol=1e-4, atol=0)
-    assert Quantisation("root1", smoothing).fingerprint == quantisation.fingerprint
     fidelity = read_fidelity(tmp_path, "root1")
     assert fidelity == FIDELITY and fidelity.mean_equal_labels == pytest.approx(0.98)
     assert fidelity.equal_labels_of("acme/topic", 2) == 0.97 and fidelity.equal_labels_of("acme/topic", 1) is None
+
+
+def test_a_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    written(tmp_path)
+    path = tmp_path / "int8.json"
+    content = read_json(path)
+    for later in ("instructions", "unreadable", "known_fragments"):
+        del content["fidelity"][later]
+    write_json(path, content)
+    assert read_fidelity(tmp_path, "root1") == Int8Fidelity(FIDELITY.cosine, FIDELITY.equal_labels, FIDELITY.texts)
 
 
 def test_a_root_may_have_none(tmp_path: Path) -> None:
@@ -65,4 +80,12 @@ def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "int8.json"
     path.write_text(path.read_text().replace("0.97", "0.98"))
     with pytest.raises(CorruptFileError):
+        read_fidelity(tmp_path, "root1")
+
+
+def test_a_file_that_the_disk_does_not_give_is_an_error_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "int8.json").mkdir()
+    with pytest.raises(UnreadableFileError, match=r"int8\.json cannot be read"):
+        read_smoothing(tmp_path, "root1", GEOMETRY)
+    with pytest.raises(UnreadableFileError):
         read_fidelity(tmp_path, "root1")

@@ -25,6 +25,7 @@ from backends.scheduling.cost_profile import CostProfile, Measured, write_profil
 from backends.stack_key import STUDENTS
 from bench.kit.random_students import random_students, student_adapters_of
 from builder.construct.hplm.hplms import publish_artifact
+from builder.placement.planner import home_models
 from builder.placement.planner.asked_stacks import AskedStacks
 from builder.placement.planner.group import Device
 from builder.placement.planner.planner import Fleet
@@ -140,9 +141,20 @@ def test_means_of_lengths_are_those_of_each_stack(home: Home, tmp_path: Path, se
     assert means["tiny"].tokens == pytest.approx(tokens.mean())
 
 
-def test_slots_are_as_large_as_the_adapters(home: Home, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "device", "layers", "slots"),
+    [("bf16", "H200", 1, 1), ("int8", "H200", 0.5, 1), ("int8", "this CPU", 0.5, 2), ("fp32", "another CPU", 2, 2)],
+)
+def test_slots_are_as_large_as_the_adapters(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, device: str, layers: float, slots: int
+) -> None:
+    """On a processor without bf16 instructions adapters are in fp32, also beside layers in int8."""
+    monkeypatch.setattr(home_models, "device_name", lambda _: "this CPU")
+    monkeypatch.setattr(home_models, "fast_float_dtype", lambda _: "fp32")
     registry = Registry.open(home)
+    measured = Measured(registry.root("tiny").fingerprint, device, dtype, "ragged", 2)
+    write_profile(home.profile("tiny"), CostProfile(MODEL, measured, "2", 100, 5.0))
     folders = [home.path / entry.folder for entry in registry.hplms()]
     (model,) = fleet_of(home, tmp_path / "t.csv", ["0,acme/topic,10,50,"]).models
-    slots = sum(weights_bytes(folder) for folder in folders)
-    assert model.size_bytes == pytest.approx(RootFolder(home.root("tiny")).upper_bytes + slots, abs=2)
+    expected = layers * RootFolder(home.root("tiny")).upper_bytes + slots * sum(map(weights_bytes, folders))
+    assert model.size_bytes == pytest.approx(expected, abs=2)
