@@ -40,6 +40,7 @@ class Int8Fidelity:
         texts: Number of texts.
         instructions: The processor's; others round otherwise.
         unreadable: hPLMs whose files could not be read.
+        inputs: Names the texts, the versions and the instructions that this is of.
     """
 
     cosine: float
@@ -47,6 +48,7 @@ class Int8Fidelity:
     texts: int
     instructions: str | None = None
     unreadable: tuple[str, ...] = ()
+    inputs: str | None = None
 
     @property
     def mean_equal_labels(self) -> float | None:
@@ -100,12 +102,14 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
     fidelity = content.part("fidelity")
     equal_labels = fidelity.part("equal_labels")
     has_instructions = "instructions" in fidelity and fidelity.value("instructions") is not None
+    has_inputs = "inputs" in fidelity and fidelity.value("inputs") is not None
     return Int8Fidelity(
         fidelity.number("cosine"),
         {name: equal_labels.number(name) for name in equal_labels.names()},
         fidelity.whole("texts"),
         fidelity.text("instructions") if has_instructions else None,
         fidelity.texts("unreadable") if "unreadable" in fidelity else (),
+        fidelity.text("inputs") if has_inputs else None,
     )
 
 
