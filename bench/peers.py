@@ -222,7 +222,7 @@ def figures(rates: Mapping[Cell, Sequence[float]]) -> dict[str, float]:
 
     def over_best(way: str, lengths: str, tenants: int, of_peers: str) -> float:
         peers = [own for (name, *of), own in rates.items() if of == [of_peers, tenants] and not _is_ours(name)]
-        fastest = [max(of_turn) for of_turn in zip(*peers, strict=True)]
+        fastest: list[float] = [max(of_turn) for of_turn in zip(*peers, strict=True)]
         return median(a / b for a, b in zip(rates[way, lengths, tenants], fastest, strict=True))
 
     bare = [cell[0] for cell in rates if cell[0].startswith(_BARE)][-1]
