@@ -1,11 +1,12 @@
 """How many rows a second do hPLMs answer against dedicated models in OpenVINO, ONNX Runtime and PyTorch, in one run?
 
 A peer serves a whole BERT-base for each tenant, in this process, without tokenizer, embeddings or clients, and takes
-the waiting rows tenant by tenant, in batches of about the same length. With 1,000 tenants it loads models from the disk
-into the memory of 16 models in bf16, or in fp32 where the processor has no instructions for bf16. Ours: PLOT, six
-shared layers and the adapters that `hplm create` makes by default, bare (the engine alone in this process), and as
-served by the real Triton with its clients on the same cores; beside it hPLMs with a bottleneck of 64 in each layer
-instead, through Triton too. Equal threads; one turn after another.
+the waiting rows tenant by tenant, in batches of about the same length. As many rows wait for it as ours has in flight.
+With 1,000 tenants it loads models from the disk into the memory of 16 models in bf16, or in fp32 where the processor
+has no instructions for bf16. Ours: PLOT, six shared layers and the adapters that `hplm create` makes by default, bare
+(the engine alone in this process), and as served by the real Triton with its clients on the same cores; beside it hPLMs
+with a bottleneck of 64 in each layer instead, through Triton too. PLOT holds every tri-gram of the texts, so ours never
+computes lower layers. Equal threads; one turn after another; a ratio is to the fastest peer of its turn.
 """
 
 from __future__ import annotations
@@ -53,26 +54,32 @@ _BARE = "ours, bare"
 _MANY = 1_000
 _COLD, _CACHED = "128, from the disk", "128"
 _SUFFIXES = {"128": "", "20": "_short", "real": "_real"}
-_SLOWER = 2
-"""Peers without int8 get so many times fewer rows."""
 _COSINE = {"fp32": 0.9999, "bf16": 0.99, "int8": 0.9}
 """How alike a runtime's answers must be to those of PyTorch in fp32."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    rows: Mapping[str, int]
+    """What is measured.
+
+    Attributes:
+        served_rows: Rows that are timed through Triton, by the name of their lengths.
+        in_flight: Rows that ours has in flight, and that wait for a peer.
+        resident: Models in bf16 or fp32 whose memory a peer has.
+    """
+
     served_rows: Mapping[str, int]
-    many_rows: int
     turns: int
     in_flight: int = 128
     resident: int = 16
     geometry: str = "BERT-base, 12 x 768; ours 6 of 12 above PLOT"
     adapters: str = "default recipe, and bottlenecks of 64"
+    waiting: str = "as many rows for every peer as ours has in flight"
+    ratio: str = "to the fastest peer of the same turn, the median over the turns"
 
 
-FULL = Settings({"128": 64, "20": 128, "real": 128}, {"128": 128, "20": 256, "real": 256}, many_rows=6, turns=5)
-QUICK = replace(FULL, many_rows=3, turns=1)
+FULL = Settings({"128": 128, "20": 256, "real": 256}, turns=5)
+QUICK = replace(FULL, in_flight=32, turns=1)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Peer:
 
 
 class Peers:
-    """All runtimes that are installed, and the rows that they are asked."""
+    """All runtimes that are installed, and the rows that wait for them."""
 
     def __init__(self, settings: Settings, lengths: Mapping[str, Sequence[int]], geometry: RootGeometry, seed: int):
         self._settings, self._geometry, self._seed = settings, geometry, seed
@@ -121,21 +128,20 @@ class Peers:
         name, taken = peer.runtime.name, Turn()
         models = TenantModels(peer.runtime, peer.path, peer.resident)
         # A peer that leaves fast instructions unused is slower than it is with them: one tenant shows by how much.
-        in_int8, is_slow = peer.runtime.dtype == "int8", peer.runtime.dtype not in ("int8", _fast_float_dtype())
+        is_slow = peer.runtime.dtype not in ("int8", _fast_float_dtype())
         for lengths, tenants in cells(self._settings)[: 1 if is_slow else None]:
-            count = self._settings.rows[lengths] // (1 if in_int8 else _SLOWER)
-            window = self._window(lengths, tenants, count, rng)
+            window = self._window(lengths, tenants, rng)
             models.logits(window)
             taken[name, lengths, tenants] = _rows_per_s(window, models.logits)
         if not is_slow:
             for lengths in (_CACHED, _COLD):
-                window = self._window("128", _MANY, self._settings.many_rows, rng)
+                window = self._window("128", _MANY, rng)
                 run = partial(models.logits, cold=lengths == _COLD)
                 taken[name, lengths, _MANY] = _rows_per_s(window, run)
         return taken
 
-    def _window(self, lengths: str, tenants: int, count: int, rng: np.random.Generator) -> list[WaitingRow]:
-        rows = self._rows[lengths]
+    def _window(self, lengths: str, tenants: int, rng: np.random.Generator) -> list[WaitingRow]:
+        rows, count = self._rows[lengths], self._settings.in_flight
         keys, numbers = rng.integers(tenants, size=count), rng.integers(len(rows), size=count)
         return [(int(key), rows[number]) for key, number in zip(keys, numbers, strict=True)]
 
@@ -148,7 +154,7 @@ def _rows_per_s(window: list[WaitingRow], run: Callable[[list[WaitingRow]], list
 
 def cells(settings: Settings) -> list[tuple[str, int]]:
     """Lengths and numbers of tenants, all of whose models are in memory."""
-    return [("128", 1), *((lengths, settings.resident) for lengths in settings.rows)]
+    return [("128", 1), *((lengths, settings.resident) for lengths in settings.served_rows)]
 
 
 def runtimes(geometry: RootGeometry) -> list[Runtime]:
@@ -212,12 +218,12 @@ def ways(settings: Settings, lengths: Mapping[str, Sequence[int]], geometry: Roo
 
 
 def figures(rates: Mapping[Cell, Sequence[float]]) -> dict[str, float]:
-    """Ours over the peer whose median is highest, by lengths and tenants; medians of the ratios within a turn."""
+    """Ours over the fastest peer of the same turn, by lengths and tenants: medians over the turns."""
 
     def over_best(way: str, lengths: str, tenants: int, of_peers: str) -> float:
         peers = [own for (name, *of), own in rates.items() if of == [of_peers, tenants] and not _is_ours(name)]
-        best = max(peers, key=median, default=[])
-        return median(a / b for a, b in zip(rates[way, lengths, tenants], best, strict=True))
+        fastest: list[float] = [max(of_turn) for of_turn in zip(*peers, strict=True)]
+        return median(a / b for a, b in zip(rates[way, lengths, tenants], fastest, strict=True))
 
     bare = [cell[0] for cell in rates if cell[0].startswith(_BARE)][-1]
     found = {}
@@ -244,6 +250,7 @@ def table(rates: Mapping[Cell, Sequence[float]]) -> list[dict[str, Any]]:
             "rows per s": median(of_cell),
             "least": min(of_cell),
             "most": max(of_cell),
+            "turns": ", ".join(f"{rate:.4g}" for rate in of_cell),
         }
         for (way, lengths, tenants), of_cell in rates.items()
     ]
@@ -278,11 +285,7 @@ def peers(options: Namespace) -> Result:
     lengths: dict[str, Sequence[int]] = {name: [int(name)] * settings.in_flight for name in ("128", "20")}
     if options.data is not None:
         lengths["real"] = _drawn_lengths(options, settings)
-    settings = replace(
-        settings,
-        rows={name: settings.rows[name] for name in lengths},
-        served_rows={name: settings.served_rows[name] for name in lengths},
-    )
+    settings = replace(settings, served_rows={name: settings.served_rows[name] for name in lengths})
     described = {**asdict(settings), "threads": torch.get_num_threads(), "served_dtype": fastest_dtype("cpu")[0]}
     if "real" in lengths:
         described["real_mean_tokens"] = float(np.mean(lengths["real"]))

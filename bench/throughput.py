@@ -4,7 +4,8 @@ Real Triton, rows of 128 tokens, tenants drawn uniformly, every cell once in eve
 hplm: PLOT, six shared layers, adapters as `hplm create` makes them by default. plot: PLOT, six layers of each tenant's
 own. adapters: twelve shared layers, adapters, no PLOT. shared: twelve shared layers, heads only. dedicated: twelve
 layers of each tenant's own, their embeddings shared. What tenants do not share is swapped in one process within the
-memory of `resident` whole models. With `--int8` hPLMs and the dedicated models of 16 tenants compute in int8.
+memory of `resident` whole models. PLOT holds every tri-gram of the texts, so no lower layers are computed for hPLMs.
+With `--int8` hPLMs and the dedicated models of 16 tenants compute in int8.
 """
 
 from __future__ import annotations

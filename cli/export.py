@@ -80,7 +80,7 @@ class DeviceOptions:
         """Lower layers compute in bf16 where the upper ones are quantised."""
         return "fp32" if self.dtype == "fp32" else "bf16"
 
-    def chosen(self, home: Home, registry: Registry, report: Callable[[str], None]) -> DeviceOptions:
+    def chosen(self, home: Home, registry: Registry, say: Callable[[str], None]) -> DeviceOptions:
         """Prepare roots for int8 where it may be taken; return the options with a dtype in place of `auto`."""
         if self.dtype == "fp8" and self.device != "gpu":
             raise InvalidArgumentError("--dtype fp8 is for GPUs: add --device gpu, or take int8")
@@ -89,14 +89,18 @@ class DeviceOptions:
                 raise InvalidArgumentError(f"--int8-corpus is for --dtype int8 and auto, not {self.dtype}")
             return self
         from builder.export.chosen_dtype import fastest_dtype_for, prepare_int8
+        from builder.progress import progress_bars
 
-        corpus = tuple(self.int8_corpus or ())
-        if self.dtype == "int8":
-            prepare_int8(home, registry, corpus, report)
-            return self
-        dtype, reason = fastest_dtype_for(home, registry, self.device, corpus)
-        report(f"dtype {dtype}: {reason}")
-        return replace(self, dtype=dtype)
+        corpus, chosen = tuple(self.int8_corpus or ()), self
+        with progress_bars("int8") as report:
+            if self.dtype == "int8":
+                lines = prepare_int8(home, registry, corpus, report)
+            else:
+                dtype, reason = fastest_dtype_for(home, registry, self.device, corpus, report)
+                lines, chosen = [f"dtype {dtype}: {reason}"], replace(self, dtype=dtype)
+        for line in lines:
+            say(line)
+        return chosen
 
     def parameters(self) -> dict[str, str]:
         if not 1 <= self.slots <= _MAX_SLOTS:

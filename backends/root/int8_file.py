@@ -41,6 +41,7 @@ class Int8Fidelity:
         instructions: The processor's; others round otherwise.
         unreadable: hPLMs whose files, or whose domain's, could not be read.
         known_fragments: The share of the texts' fragments that the root's table has; files of before have none.
+        inputs: Names the texts, the versions and the instructions that this is of.
     """
 
     cosine: float
@@ -49,6 +50,7 @@ class Int8Fidelity:
     instructions: str | None = None
     unreadable: tuple[str, ...] = ()
     known_fragments: float | None = None
+    inputs: str | None = None
 
     @property
     def mean_equal_labels(self) -> float | None:
@@ -102,6 +104,7 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
         None if fidelity.get("instructions") is None else fidelity.text("instructions"),
         fidelity.texts("unreadable") if "unreadable" in fidelity else (),
         None if fidelity.get("known_fragments") is None else fidelity.number("known_fragments", 0, 1),
+        None if fidelity.get("inputs") is None else fidelity.text("inputs"),
     )
 
 

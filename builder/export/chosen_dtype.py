@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from backends.root.int8_file import Int8Fidelity, read_fidelity
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from builder.profiling.preparing_int8 import quantise_root
+from builder.progress import Report
 
 Device = Literal["cpu", "gpu"]
 Dtype = Literal["bf16", "fp32", "int8"]
@@ -23,7 +24,9 @@ LEAST_COSINE = 0.99
 LEAST_EQUAL_LABELS = 0.985
 
 
-def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Sequence[Path]) -> tuple[Dtype, str]:
+def fastest_dtype_for(
+    home: Home, registry: Registry, device: Device, corpus: Sequence[Path], report: Report
+) -> tuple[Dtype, str]:
     """Return the fastest dtype that changes no root's answers much, and why it is that one.
 
     Raises:
@@ -37,7 +40,7 @@ def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Se
         return _slower(), "there is no root yet that int8 could be measured on"
     for name in roots:
         try:
-            fidelity = _measured(home, registry, name, corpus)
+            fidelity = _measured(home, registry, name, corpus, report)
         except InvalidArgumentError as error:
             if corpus:
                 raise
@@ -48,8 +51,8 @@ def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Se
     return dtype, reason
 
 
-def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report: Callable[[str], None]) -> None:
-    """Prepare each root for int8 and report what it changes; a root without texts is served in int8 without smoothing.
+def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report: Report) -> list[str]:
+    """Prepare each root for int8 and say what it changes; a root without texts is served in int8 without smoothing.
 
     Measured on this machine's processor, also for GPUs.
 
@@ -57,21 +60,22 @@ def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report:
         InvalidArgumentError: The corpus that is given has too few texts.
     """
     if missing := missing_for("int8", torch.device("cpu")):
-        report(f"int8 is not prepared here: {missing}")
-        return
+        return [f"int8 is not prepared here: {missing}"]
+    lines = []
     for root in registry.roots():
         try:
-            report(_described(root.name, _measured(home, registry, root.name, corpus)))
+            lines.append(_described(root.name, _measured(home, registry, root.name, corpus, report)))
         except InvalidArgumentError as error:
             if corpus:
                 raise
-            report(f"int8 less exact than it could be: {error}")
+            lines.append(f"int8 less exact than it could be: {error}")
+    return lines
 
 
-def _measured(home: Home, registry: Registry, name: str, corpus: Sequence[Path]) -> Int8Fidelity:
+def _measured(home: Home, registry: Registry, name: str, corpus: Sequence[Path], report: Report) -> Int8Fidelity:
     """Measure a root, or read what this kind of processor measured before its texts were gone."""
     try:
-        fidelity = quantise_root(home, registry, name, corpus)
+        fidelity = quantise_root(home, registry, name, corpus, report)
     except InvalidArgumentError:
         stored = None if corpus else _stored(RootFolder(home.root(name)))
         if stored is None:

@@ -1,15 +1,17 @@
 """Preparing roots for int8: smoothing from the states of some texts, and what int8 changes of their answers.
 
 Usage:
-    fidelity = quantise_root(home, registry, "mini", corpus=[])
+    with progress_bars("int8") as report:
+        fidelity = quantise_root(home, registry, "mini", corpus=[], report=report)
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +27,28 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.encoder import padded_attention
-from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, Smoothed, Smoothing, version_label
+from backends.root.int8_file import (
+    SMOOTHED,
+    Int8Fidelity,
+    Quantisation,
+    Smoothed,
+    Smoothing,
+    read_fidelity,
+    version_label,
+)
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
+from backends.storage import json_checksum
 from builder.construct.hplm.exact_lower import ComputedFragments, exact_lower
 from builder.construct.training.corpus import whole_corpus
+from builder.progress import Report, Step, ignore
 from builder.requests.domains import GENERAL_DOMAIN
 
 MIN_TEXTS = 16
 """With eight texts smoothing gains what it gains with hundreds."""
+ItemT = TypeVar("ItemT")
+_METHOD = 1
+"""Counts up when roots are measured in another way, so that each is measured again."""
 _MAX_TEXTS = 96
 _MAX_HPLMS = 32
 _LOGGER = logging.getLogger(__name__)
@@ -42,31 +57,64 @@ _MOST_SMOOTHED = 64.0
 _TINY = 1e-6
 
 
-def quantise_root(home: Home, registry: Registry, name: str, corpus: Sequence[Path]) -> Int8Fidelity:
+def quantise_root(
+    home: Home, registry: Registry, name: str, corpus: Sequence[Path], report: Report = ignore
+) -> Int8Fidelity:
     """Make a root's smoothing and compare its answers in int8 and in fp32; both are stored beside it.
+
+    What is stored stays, if it is of the same texts, versions and instructions.
 
     Args:
         home: Home of the root.
         registry: Live hPLMs; labels of `_MAX_HPLMS` of the root's are compared, evenly spread over their names.
         name: The root.
         corpus: Files of texts; by default those that the root was made from.
+        report: Gets the progress.
 
     Raises:
         InvalidArgumentError: There are too few texts.
     """
     root = RootFolder(home.root(name))
-    texts = _texts(root, corpus)
-    encoded = _encoded(home, registry.domain(name, GENERAL_DOMAIN), texts)
-    smoothing = smoothing_of_states(root, encoded.rows)
+    texts, general = _texts(root, corpus), registry.domain(name, GENERAL_DOMAIN)
     # Numbers have no labels, and these texts are no pairs.
-    compared = [
+    comparable = [
         entry
         for entry in registry.hplms()
         if entry.domain.root == name and entry.task != "regression" and not entry.pair
     ]
-    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, encoded)
+    compared = _spread(comparable)
+    inputs = _inputs(general, compared, texts)
+    if (stored := _stored(root, inputs)) is not None:
+        return stored
+    (encoded,) = (_encoded(home, domain, texts) for domain in _counted([general], f"{name}: encode texts", report))
+    smoothing = smoothing_of_states(root, _counted(encoded.rows, f"{name}: find the smoothing", report))
+    fidelity = replace(_fidelity(home, root, smoothing, compared, texts, encoded, report), inputs=inputs)
     Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
     return fidelity
+
+
+def _inputs(general: DomainEntry, compared: Sequence[HplmEntry], texts: Sequence[str]) -> str:
+    """Name all that a root's measurement depends on, beside the root."""
+    versions = [[entry.key, entry.domain.label] for entry in compared]
+    content = {"method": _METHOD, "instructions": int8_instructions(), "domain": general.label}
+    return json_checksum({**content, "hplms": versions, "texts": list(texts)})
+
+
+def _stored(root: RootFolder, inputs: str) -> Int8Fidelity | None:
+    """Read what was measured of the same inputs, if it was and every file could be read."""
+    try:
+        stored = read_fidelity(root.path, root.fingerprint)
+    except FileError:
+        return None
+    return stored if stored is not None and stored.inputs == inputs and not stored.unreadable else None
+
+
+def _counted(items: Sequence[ItemT], phase: str, report: Report) -> Iterator[ItemT]:
+    """Report how many of the items are done."""
+    for done, item in enumerate(items):
+        report(Step(phase, done, len(items)))
+        yield item
+        report(Step(phase, done + 1, len(items)))
 
 
 def _texts(root: RootFolder, corpus: Sequence[Path]) -> list[str]:
@@ -160,16 +208,18 @@ def _fidelity(
     compared: Sequence[HplmEntry],
     texts: Sequence[str],
     of_root: _Encoded,
+    report: Report,
 ) -> Int8Fidelity:
     stacks = tuple(
         UpperStack(root, StackSettings(dtype=dtype, num_slots=2), smoothing=smoothing) for dtype in ("int8", "fp32")
     )
-    states = [_answers(stack, 0, _states_as_answers(root), of_root.rows) for stack in stacks]
+    in_turn = _counted(stacks, f"{root.manifest.name}: compare states", report)
+    states = [_answers(stack, 0, _states_as_answers(root), of_root.rows) for stack in in_turn]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
     encoded: dict[DomainEntry, _Encoded] = {}
     equal: dict[str, float] = {}
     unreadable: list[str] = []
-    for entry in compared:
+    for entry in _counted(compared, f"{root.manifest.name}: compare hPLMs", report):
         name, domain = version_label(entry.id, entry.version), entry.domain
         try:
             artifact = read_artifact(home.path / entry.folder, root.fingerprint)

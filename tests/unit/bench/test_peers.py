@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from bench.kit.peers.runtime import Dtype, LoadedModel, Runtime, split_installed
 from bench.kit.peers.tenants import TenantModels, batches
 from bench.kit.peers.turns import Turn, Turns
 from bench.kit.synthetic_home import SMALL
-from bench.peers import SERVED, figures, table
+from bench.peers import QUICK, SERVED, Peer, Peers, figures, table
 
 TINY = replace(SMALL, hidden_size=64, intermediate_size=256, num_lower_layers=1, num_upper_layers=1)
 RUNTIMES: list[Runtime] = [
@@ -42,12 +43,13 @@ def rows_of(lengths: Sequence[int]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Counting:
-    """A runtime that says which tenant's model answers, by the order of loading."""
+    """A runtime that says which tenant's model answers, by the order of loading, and counts rows."""
 
     name: str = "counting"
     dtype: Dtype = "fp32"
     packages: Sequence[str] = ()
     loaded: list[Path] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
 
     def prepare(self, model: Bert, rows: Sequence[Tensor], folder: Path) -> Path:
         return folder
@@ -55,7 +57,12 @@ class Counting:
     def load(self, path: Path) -> LoadedModel:
         self.loaded.append(path)
         number = float(len(self.loaded))
-        return lambda hidden, mask: torch.full((len(hidden), 1), number)
+
+        def run(hidden: Tensor, mask: Tensor) -> Tensor:
+            self.answered.append(len(hidden))
+            return torch.full((len(hidden), 1), number)
+
+        return run
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.name)
@@ -89,6 +96,16 @@ def test_batches_have_every_row_once_and_no_more_than_1024_tokens() -> None:
     assert all(len({lengths[index] > 64 for index in batch}) == 1 for batch in made)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bf16", "fp32"])
+def test_as_many_rows_wait_for_each_peer_as_ours_has_in_flight(dtype: Dtype, tmp_path: Path) -> None:
+    settings = replace(QUICK, served_rows={"128": 1, "20": 1}, in_flight=7, resident=2)
+    runtime = Counting(dtype=dtype)
+    peers = Peers(settings, {"128": [9] * 3, "20": [4] * 3}, TINY, seed=1)
+    taken = peers.measure(Peer(runtime, tmp_path / "model", settings.resident, 1.0), np.random.default_rng(1))
+    # What fits into memory is measured warm, the second time.
+    assert sum(runtime.answered) == settings.in_flight * sum(1 if cell[2] == 1_000 else 2 for cell in taken)
+
+
 def test_a_peer_without_its_packages_is_left_out_and_named() -> None:
     here, lines = split_installed([Counting(), Counting("other", packages=("no_such_package",))])
     assert [runtime.name for runtime in here] == ["counting"]
@@ -120,6 +137,13 @@ def test_figures_are_ratios_to_the_fastest_peer_within_a_turn(tmp_path: Path) ->
     draw_peers(turns.rates(), tmp_path / "peers.svg")
     assert (tmp_path / "peers.svg").read_text(encoding="utf-8").count('id="axes_') >= 6
     assert table(turns.rates())[0]["rows per s"] == 20  # the median of 10, 30 and 20
+
+
+def test_each_turn_has_a_fastest_peer_of_its_own() -> None:
+    cell = ("128", 16)
+    turns = Turns({}, None, [turn(1), turn(1) | {("A", *cell): 80.0}])
+    # 40 rows a second against 20 of B, then against 80 of A, whose median is the highest.
+    assert figures(turns.rates())["hplm_over_best_peer_16"] == (2 + 0.5) / 2
 
 
 def test_turns_of_several_runs_are_put_together_if_their_settings_are_the_same(tmp_path: Path) -> None:

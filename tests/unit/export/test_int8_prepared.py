@@ -26,7 +26,8 @@ from backends.storage import read_json, write_json
 from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 from builder.profiling import preparing_int8
-from builder.profiling.preparing_int8 import equal_labels, smoothing_of_states
+from builder.profiling.preparing_int8 import equal_labels, quantise_root, smoothing_of_states
+from builder.progress import Step
 from cli.hplm import show
 
 pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
@@ -105,6 +106,35 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
     content["fidelity"]["instructions"] = "those of another processor"
     write_json(path, content)
     assert "what int8 changes is not known" in export(run_hplm, tiny_home, "--dtype", "auto")
+
+
+def test_progress_is_shown_and_what_is_unchanged_is_not_measured_again(
+    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("".join(f"the {number} red and green things\n" for number in range(20)))
+    steps: list[Step] = []
+
+    def prepared(*texts: Path) -> tuple[Int8Fidelity, set[str]]:
+        """Return what is stored afterwards, and the phases that came to their ends."""
+        steps.clear()
+        fidelity = quantise_root(tiny_home, registry, "tiny", texts, steps.append)
+        root = RootFolder(tiny_home.root("tiny"))
+        assert fidelity == read_fidelity(root.path, root.fingerprint)
+        return fidelity, {step.phase for step in steps if step.done == step.total}
+
+    with closing(Registry.open(tiny_home)) as registry:
+        first, phases = prepared()
+        assert phases == {step.phase for step in steps} and "tiny: compare hPLMs" in phases
+        assert prepared() == (first, set())
+        others, again = prepared(corpus)
+        assert others.texts == 20 and again == phases
+        assert prepared(corpus) == (others, set())
+        registry.delete_hplm("acme/topic")
+        without, again = prepared(corpus)
+        assert "acme/topic@1" in others.equal_labels.keys() - without.equal_labels.keys() and again == phases
+        monkeypatch.setattr(preparing_int8, "int8_instructions", lambda: "those of another processor")
+        assert prepared(corpus)[1] == phases
 
 
 @pytest.mark.parametrize("count", [0, 15])

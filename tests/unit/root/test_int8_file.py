@@ -20,7 +20,9 @@ from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, read_f
 from backends.storage import read_json, write_json
 
 GEOMETRY = RootGeometry(100, 8, 16, 2, 1, 2, 32, 2, 1e-12, "gelu")
-FIDELITY = Int8Fidelity(0.9995, {"acme/area@1": 0.99, "acme/topic@2": 0.97}, 96, "VNNI", ("acme/lost@1",), 0.75)
+FIDELITY = Int8Fidelity(
+    0.9995, {"acme/area@1": 0.99, "acme/topic@2": 0.97}, 96, "VNNI", ("acme/lost@1",), 0.75, "texts and versions"
+)
 
 
 def written(folder: Path) -> Quantisation:
