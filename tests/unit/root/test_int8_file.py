@@ -47,7 +47,7 @@ def test_a_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     written(tmp_path)
     path = tmp_path / "int8.json"
     content = read_json(path)
-    for later in ("instructions", "unreadable", "known_fragments"):
+    for later in ("instructions", "unreadable", "known_fragments", "inputs"):
         del content["fidelity"][later]
     write_json(path, content)
     assert read_fidelity(tmp_path, "root1") == Int8Fidelity(FIDELITY.cosine, FIDELITY.equal_labels, FIDELITY.texts)
