@@ -69,7 +69,7 @@ def test_settings_come_from_the_environment(url: str, monkeypatch: pytest.Monkey
     with HplmClient() as client:
         parameters = client.with_options(timeout_s=5).classify("echo/parameters", "a").label
         assert "secret" in parameters and re.search(r"deadline_ms\D+(2000|1[0-9]{3})", parameters)
-        with pytest.raises(hplm_client.RequestTimeoutError, match=r"0\.1 s"):
+        with pytest.raises(hplm_client.RequestTimeoutError, match=r"within 0\.(1|0[0-9]+) s"):  # or what is left of it
             client.infer("slow/1500", "a")
     monkeypatch.setenv("HPLM_TIMEOUT", "soon")
     with pytest.raises(InvalidRequestError, match="HPLM_TIMEOUT must be a time such as 500ms"):

@@ -206,7 +206,16 @@ def test_a_request_that_breaks_every_connection_meets_two_servers(asked: Asked) 
 def test_without_a_ready_server_nothing_is_asked(asked: Asked) -> None:
     for server in asked.servers:
         server.is_ready = False
+
+    def rejects_grpc() -> bool:
+        try:
+            asked.grpc("acme/x")
+        except grpc.RpcError:
+            return True
+        return False
+
     wait_until(lambda: all(asked.http("acme/x")[0] == 503 for _ in range(10)))
+    wait_until(lambda: all(rejects_grpc() for _ in range(10)))  # the servers of each protocol are looked at apart
     asked.reset()
     status, body = asked.http("acme/x")
     assert (status, json.loads(body)) == (503, {"error": "no healthy upstream"})
