@@ -44,7 +44,7 @@ class HomeModels:
 
     @property
     def number_of(self) -> Mapping[str, int]:
-        """By the model's name."""
+        """Models by their names."""
         return {model.name: number for number, model in enumerate(self.models)}
 
 

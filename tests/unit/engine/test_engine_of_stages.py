@@ -261,7 +261,7 @@ def test_an_unloaded_root_leaves_its_memory_to_others(tiny_home: Home, monkeypat
 def test_costs_are_those_of_the_slowest_stage(
     tiny_home: Home, layers_us: tuple[int, ...], cut: tuple[int, ...]
 ) -> None:
-    """By the profile, if that was measured with the threads of one stage; the rest of the way counts as well."""
+    """Costs by the profile, if that was measured with the threads of one stage; the rest of the way counts as well."""
     root = RootFolder(tiny_home.root("tiny"))
     engine = EngineSettings(StackSettings(dtype="fp32", stages=2), Capacity(), 2)
     measured = engine.measured(root)

@@ -27,7 +27,7 @@ def told(responses: Responses) -> str:
 
 
 def let_deadlines_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For rows that are staged, run or are answered; those that wait have their time."""
+    """Let them pass for rows that are staged, run or are answered; those that wait have their time."""
     monkeypatch.setattr(answering, "now_us", lambda: now_us() + 1000 * DEADLINE_MS)
 
 

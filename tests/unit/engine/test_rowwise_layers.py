@@ -37,7 +37,7 @@ GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
 def test_a_product_has_the_scale_of_each_token_and_of_each_output(
     products: Products, dtype: torch.dtype, inputs: int, outputs: int
 ) -> None:
-    """Also of sizes that the device's products do not take."""
+    """Sizes that the device's products do not take."""
     torch.manual_seed(1)
     linear = nn.Linear(inputs, outputs).requires_grad_(False)
     linear.weight.mul_(torch.logspace(-2, 2, outputs)[:, None])
