@@ -30,7 +30,7 @@ def test_a_new_token_is_valid_and_its_secret_is_not_kept(registry: Registry, hom
     issued = registry.tokens.create("acme", expires_at=time.time() + DAY_S)
     assert known(registry).require(issued.text, Role.CALLER) == issued.entry
     assert (issued.entry.scope, issued.entry.role) == ("acme", Role.CALLER)
-    secret = issued.text.rpartition("_")[2]
+    secret = issued.text.split("_", 2)[2]  # its own characters may be underscores
     assert secret not in repr(issued)
     files = [path.read_bytes() for path in home.path.glob("registry.db*")]
     assert all(secret.encode() not in content for content in files)
