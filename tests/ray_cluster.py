@@ -1,0 +1,29 @@
+"""A small Ray cluster of this machine: each node is a raylet with one CPU, to Ray a machine of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'hplm[ray]'")
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
+
+
+@contextmanager
+def two_nodes() -> Iterator[Any]:
+    """A cluster of a head and another node; `remove_node` kills one as a power cut would."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the nodes, which import ray_tasks
+        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        try:
+            cluster.add_node(**NODE)
+            yield cluster
+        finally:
+            cluster.shutdown()

@@ -1,0 +1,101 @@
+"""The parallel map on a Ray cluster of two nodes: the same results as on processes, also when a node is lost."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.errors import InvalidArgumentError, TrainingDataError, UnavailableError
+from backends.home import Home
+from backends.registry.registry import Registry
+from bench.kit.tiny_home import ignore, sample_texts
+from builder.construct.domain.ngrams import CountTexts, count_fragments
+from builder.executors import cluster as cluster_module
+from builder.executors.cluster import RayMap, cluster_map_at
+from builder.executors.processes import ProcessMap
+from ray_cluster import NEEDS_RAY, NODE, two_nodes
+from ray_tasks import Failing, WaitForTheLoss
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with two_nodes() as cluster:
+        yield cluster
+
+
+def batches() -> Iterator[list[str]]:
+    texts = [text.text for text in sample_texts(2000, seed=91)]
+    return (texts[start : start + 250] for start in range(0, len(texts), 250))
+
+
+@pytest.mark.long
+@NEEDS_RAY
+def test_fragments_are_counted_as_on_processes(cluster: Any, built_home: Home) -> None:
+    count = CountTexts(built_home.root(Registry.open(built_home).roots()[0].name))
+    local = count_fragments(batches(), count, 2000, ignore, ProcessMap(2))
+    with cluster_map_at(cluster.address, None) as over_nodes:
+        assert over_nodes == RayMap(2)  # a CPU of each node
+        remote = count_fragments(batches(), count, 2000, ignore, over_nodes)
+    np.testing.assert_array_equal(local.keys, remote.keys)
+    np.testing.assert_array_equal(local.counts, remote.counts)
+
+
+@pytest.mark.long
+@NEEDS_RAY
+def test_a_lost_node_means_another_attempt(cluster: Any, tmp_path: Path) -> None:
+    doomed = cluster.add_node(**NODE)
+    cluster.wait_for_nodes()
+
+    def attempts() -> Counter[str]:
+        return Counter(path.name.split("-")[0] for path in tmp_path.glob("*-*"))
+
+    def chunks() -> Iterator[int]:
+        yield from range(6)
+        deadline = time.monotonic() + PATIENCE_S
+        while not list(tmp_path.glob(f"*-{doomed.node_id}")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert attempts()
+        cluster.remove_node(doomed, allow_graceful=False)
+        (tmp_path / "lost").touch()
+        yield from range(6, 10)
+
+    with cluster_map_at(cluster.address, 4) as over_nodes:
+        assert list(over_nodes(WaitForTheLoss(tmp_path), chunks())) == [number * number for number in range(10)]
+    begun_there = {path.name.split("-")[0] for path in tmp_path.glob(f"*-{doomed.node_id}")}
+    assert begun_there and all(attempts()[number] > 1 for number in begun_there)
+
+
+@pytest.mark.long
+@NEEDS_RAY
+def test_errors_are_those_of_processes(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_RETRIES", 1)
+    with cluster_map_at(cluster.address, 2) as over_nodes:
+        with pytest.raises(TrainingDataError, match=r"^chunk 3 is bad$"):
+            list(over_nodes(Failing(), [1, 3]))
+        with pytest.raises(UnavailableError, match=r"lost on the Ray cluster \(WorkerCrashedError\)"):
+            list(over_nodes(Failing(), [1, 5]))
+
+
+@pytest.mark.long
+@NEEDS_RAY
+def test_joining_a_cluster_keeps_what_a_signal_does(cluster: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with cluster_map_at(cluster.address, 1):
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_without_ray_a_build_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    missing = pytest.raises(InvalidArgumentError, match=r"need the package ray: pip install 'hplm\[ray\]'")
+    with missing, cluster_map_at("127.0.0.1:6379", 2):
+        pass
