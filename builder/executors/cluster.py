@@ -6,18 +6,21 @@ import importlib
 import logging
 import pickle
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from backends.errors import InvalidArgumentError, UnavailableError
+from backends.errors import InvalidArgumentError, UnavailableError, shown
 from builder.executors.mapping import Chunk, ParallelMap, Result, apply_pickled, in_order, map_here
 
 _NAMESPACE = "hplm-manager"
 _CHUNKS_PER_TASK_SLOT = 2
 _RETRIES = 3
+_WITHOUT_PORT = ("auto", "local")
+_PROBE_S = 5.0
 
 
 def ray_module() -> Any:
@@ -31,6 +34,8 @@ def ray_module() -> Any:
 def connect(address: str | None) -> Any:
     """Join the cluster at an address, or start one on this machine that ends with this process."""
     ray = ray_module()
+    if address and address not in _WITHOUT_PORT:
+        _require_reachable(address)
     alone = {} if address else {"include_dashboard": False}
     try:
         with _own_sigterm_handler():
@@ -63,6 +68,8 @@ class RayMap:
     tasks: int
     cpus: int = 1
     gpus: int = 0
+    in_actor: bool = False
+    """Whether an actor maps: that holds its own CPU, and GPU if it has one, while it waits for its tasks."""
 
     def __call__(self, function: Callable[[Chunk], Result], chunks: Iterable[Chunk]) -> Iterator[Result]:
         ray = ray_module()
@@ -78,26 +85,34 @@ class RayMap:
             raise _own_error(error, ray.exceptions) from error
 
     def _cpus(self, ray: Any) -> int:
-        """The CPUs of a task, on a node that can run it at all: otherwise it would wait for ever."""
+        """The CPUs of a task, no more than a node has that can run it: otherwise it would wait for ever."""
+        if self.gpus:
+            require_gpu(ray)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        fitting = [int(node.get("CPU", 0)) for node in nodes if node.get("GPU", 0) >= self.gpus]
-        if not any(fitting):
-            raise InvalidArgumentError("no node of the Ray cluster has a GPU and a CPU for it; --device cpu needs none")
-        return min(self.cpus, max(fitting))
+        return min(self.cpus, max(int(node.get("CPU", 0)) for node in nodes if node.get("GPU", 0) >= self.gpus) or 1)
 
 
 def cluster_trainings(fan_out: ParallelMap, count: int, on_gpu: bool) -> RayMap | None:
     """The map for several trainings where `fan_out` spans a cluster: its CPUs shared out, or a GPU for each.
 
-    None for one training, and on this machine: there they run one after the other, each with all cores.
+    An actor's take one CPU each, because two actors whose tasks need more could wait for each other for ever. None for
+    one training, on this machine, and on an actor's GPU: there they run one after the other, with all that it has.
     """
     if count < 2 or not isinstance(fan_out, RayMap):
         return None
+    if fan_out.in_actor:
+        return None if on_gpu else fan_out
     return RayMap(fan_out.tasks, max(1, fan_out.tasks // count), int(on_gpu))
 
 
 def cluster_map(tasks: int) -> ParallelMap:
-    return map_here if tasks == 1 else RayMap(tasks)
+    """The map of an actor."""
+    return map_here if tasks == 1 else RayMap(tasks, in_actor=True)
+
+
+def require_gpu(ray: Any) -> None:
+    if not ray.cluster_resources().get("GPU"):
+        raise InvalidArgumentError("no node of the Ray cluster has a GPU; the device cpu needs none")
 
 
 def _own_error(error: Exception, exceptions: Any) -> Exception:
@@ -112,6 +127,17 @@ def _own_error(error: Exception, exceptions: Any) -> Exception:
 
 def _kind(error: Exception) -> str:
     return type(getattr(error, "cause", error)).__name__
+
+
+def _require_reachable(address: str) -> None:
+    """Ask for a connection first: Ray itself writes warnings for minutes where nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidArgumentError(f"{shown(address)} is no address of a Ray cluster; HOST:PORT of its head, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
+    except (OSError, OverflowError) as error:
+        raise UnavailableError(f"no Ray cluster at {address}: {error}") from error
 
 
 @contextmanager

@@ -17,11 +17,12 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
-from builder.construct.hplm.search import Trial, best_trial, candidates, run_trials
+from builder.construct.hplm.search import Trial, best_trial, candidates, run_trials, run_trials_apart
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import Teacher, TeacherData
 from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
 from builder.construct.hplm.tune import Upper, evaluate, predict, tune
+from builder.construct.hplm.tune_trial import TuneTrial
 from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
 from builder.construct.tasks.examples import Example, LabelledText, majority_share
 from builder.construct.tasks.metrics import Floats
@@ -30,6 +31,8 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import CPU
+from builder.executors.cluster import cluster_trainings
+from builder.executors.mapping import ParallelMap, map_here
 from builder.progress import Report, Step
 from builder.settings.hplm import TuneSettings
 
@@ -66,9 +69,14 @@ class HplmBuild:
             report(Step("read the examples", 1, 1, note))
 
     def tune(
-        self, settings: TuneSettings, search: int, start: Start | None = None, teacher: Teacher | None = None
+        self,
+        settings: TuneSettings,
+        search: int,
+        start: Start | None = None,
+        teacher: Teacher | None = None,
+        fan_out: ParallelMap = map_here,
     ) -> list[Trial]:
-        """The trials of a search, or the only one."""
+        """The trials of a search, or the only one; several run side by side where `fan_out` spans a cluster."""
         if teacher and teacher.unlabelled and settings.distil_weight < 1:
             raise InvalidArgumentError(
                 f"a distil_weight of {settings.distil_weight} needs labels, which {teacher.unlabelled} does not have; "
@@ -77,17 +85,28 @@ class HplmBuild:
         objective = objective_of(self.data, settings.balances_classes)
         teacher_data = teacher(self.data, settings, self.report) if teacher else None
         self._teacher_data = teacher_data
-        train = self._encoded(
-            objective, teacher_data.examples if teacher_data else self.data.train, self.domain, "train"
-        )
+        texts = teacher_data.examples if teacher_data else self.data.train
+        train = self._encoded(objective, texts, self.domain, "train")
         dev = self._encoded(objective, self.data.dev, self.domain, "dev")
         self._target.parent.mkdir(parents=True, exist_ok=True)
         inputs = self._inputs()
         inputs |= {"start": start.checksum if start else None, "teacher": self._teacher_digest}
 
-        def tune_one(number: int, of_trial: TuneSettings, report: Report) -> Tuned:
-            checkpoint = Checkpoint(self._checkpoint(number), json_checksum({**inputs, "settings": asdict(of_trial)}))
-            first = start.tuned if start else None
+        first = start.tuned if start else None
+        trials = [
+            (each, Checkpoint(self._checkpoint(number), json_checksum({**inputs, "settings": asdict(each)})))
+            for number, each in enumerate(candidates(settings, search, same_recipe=start is not None), start=1)
+        ]
+        device = self._upper.device
+        apart = cluster_trainings(fan_out, len(trials), on_gpu=device.type == "cuda")
+        if apart is not None:
+            task = TuneTrial(
+                self.home, self.domain, objective, texts, self.data.dev, teacher_data, first, device=device.type
+            )
+            return run_trials_apart(trials, task, apart, self.report)
+
+        def tune_one(trial: tuple[TuneSettings, Checkpoint], report: Report) -> Tuned:
+            of_trial, checkpoint = trial
             return tune(
                 self._upper,
                 objective,
@@ -100,7 +119,7 @@ class HplmBuild:
                 checkpoint=checkpoint,
             )
 
-        return run_trials(candidates(settings, search, same_recipe=start is not None), tune_one, self.report)
+        return run_trials(trials, tune_one, self.report)
 
     def measured(self, trials: Sequence[Trial]) -> tuple[Trial, dict[str, Any]]:
         """The best trial, and all that is worth knowing of it."""

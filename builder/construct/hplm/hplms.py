@@ -35,6 +35,7 @@ from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.paired import paired_difference
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.training.device import training_device
+from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import Hold, exclusive
 from builder.progress import Report, Step
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
@@ -50,10 +51,12 @@ def create_hplm(
     report: Report,
     teacher: Teacher | None = None,
     noted: Mapping[str, Any] = _NOTHING,
+    fan_out: ParallelMap = map_here,
 ) -> HplmEntry:
     """Tune and publish the first version of an hPLM; a killed one goes on at its last epoch.
 
-    `teacher` stands in for the one that the request names; `noted` joins the version's figures.
+    `teacher` stands in for the one that the request names; `noted` joins the version's figures; where `fan_out` spans a
+    cluster, the trials of a search run there side by side.
     """
     device = training_device(request.device)
     teacher = teacher or _requested_teacher(home, request, request.root_name, device)
@@ -68,7 +71,7 @@ def create_hplm(
         version = registry.next_hplm_version(request.id)
         hold.will_read(domain.folders)
         build = HplmBuild(home, domain, request.id, version, files, data, report, device)
-        trial, figures = build.measured(build.tune(settings, request.search, teacher=teacher))
+        trial, figures = build.measured(build.tune(settings, request.search, teacher=teacher, fan_out=fan_out))
         pinned = names_version(request.domain)
         return publish_build(registry, build, build.artifact(trial, {}), {**figures, **noted}, pinned=pinned)
 
@@ -80,10 +83,11 @@ def update_hplm(
     report: Report,
     teacher: Teacher | None = None,
     noted: Mapping[str, Any] = _NOTHING,
+    fan_out: ParallelMap = map_here,
 ) -> HplmEntry:
     """Tune the next version, from the live one on, and publish it unless it is worse; meanwhile the old one serves.
 
-    `teacher` and `noted`: see `create_hplm`.
+    `teacher`, `noted` and `fan_out`: see `create_hplm`.
     """
     device = training_device(request.device)
     with building_hplm(home, request.id) as hold:
@@ -102,7 +106,7 @@ def update_hplm(
         build = HplmBuild(home, domain, request.id, version, files, data, report, device)
         artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
         settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
-        trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
+        trial, figures = build.measured(build.tune(settings, request.search, start, teacher, fan_out))
         figures |= {**_compared(build, trial, live, artifact, request.force), **noted}
         return publish_build(
             registry,

@@ -10,6 +10,8 @@ from typing import Any
 from backends.adapters.adapter_set import SITES
 from backends.adapters.recipe import AdapterRecipe
 from builder.construct.hplm.tunable import Tuned
+from builder.construct.training.checkpoint import Checkpoint
+from builder.executors.mapping import ParallelMap
 from builder.progress import Report, Step
 from builder.settings.hplm import TuneSettings
 
@@ -17,6 +19,7 @@ _RATE_FACTOR = 4.0
 _WIDTHS = (16, 32, 48, 64, 96, 128)
 _RANKS = (4, 8, 16, 32)
 _ENTRANCES = (0, 64, 256)
+_APART = "tune the trials, side by side"
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,30 @@ def best_trial(trials: Sequence[Trial], main_metric: str) -> Trial:
 
 
 def run_trials(
-    settings: Sequence[TuneSettings], tune_one: Callable[[int, TuneSettings, Report], Tuned], report: Report
+    trials: Sequence[tuple[TuneSettings, Checkpoint]],
+    tune_one: Callable[[tuple[TuneSettings, Checkpoint], Report], Tuned],
+    report: Report,
 ) -> list[Trial]:
-    """Tune with each of the settings; `tune_one` gets the number of the trial too."""
+    """Tune with each of the settings, one after the other, each with its checkpoint."""
     return [
-        Trial(each, tune_one(number, each, _numbered(report, number, len(settings))))
-        for number, each in enumerate(settings, start=1)
+        Trial(trial[0], tune_one(trial, _numbered(report, number, len(trials))))
+        for number, trial in enumerate(trials, start=1)
     ]
+
+
+def run_trials_apart(
+    trials: Sequence[tuple[TuneSettings, Checkpoint]],
+    tune_one: Callable[[tuple[TuneSettings, Checkpoint]], Tuned],
+    fan_out: ParallelMap,
+    report: Report,
+) -> list[Trial]:
+    """The same as tasks of a map; their results are those of one after the other."""
+    done: list[Trial] = []
+    report(Step(_APART, 0, len(trials)))
+    for (settings, _), tuned in zip(trials, fan_out(tune_one, trials), strict=True):
+        done.append(Trial(settings, tuned))
+        report(Step(_APART, len(done), len(trials)))
+    return done
 
 
 def _numbered(report: Report, number: int, count: int) -> Report:
