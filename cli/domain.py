@@ -13,6 +13,7 @@ from backends.registry.registry import Registry
 from builder.root_choice import chosen_root
 from builder.settings.device import AUTO
 from builder.settings.domain import DOMAIN_THETA, HEAD_STEPS, LOWER_STEPS, MAX_FRAGMENTS, Pace
+from cli.map_options import MapOptions
 from cli.next_command import command_on
 from cli.option_groups import grouped
 from cli.options import (
@@ -22,7 +23,6 @@ from cli.options import (
     HomeOption,
     JsonOption,
     MaxFragmentsOption,
-    ProcessesOption,
     RootOption,
     print_entry,
     print_rows,
@@ -89,7 +89,7 @@ def create(
     theta: ThetaOption = DOMAIN_THETA,
     max_fragments: MaxFragmentsOption = MAX_FRAGMENTS,
     pretraining: PretrainingOptions,
-    processes: ProcessesOption = 1,
+    mapping: MapOptions,
 ) -> None:
     """Pretrain the lower layers further on a corpus and build the domain's table from them.
 
@@ -97,7 +97,6 @@ def create(
     goes on where it was.
     """
     from builder.construct.domain.domains import create_domain
-    from builder.executors.processes import local_map
     from builder.requests.domains import CreateDomain
 
     opened, registry = open_home(home)
@@ -111,8 +110,8 @@ def create(
         **pretraining.fields(),
     )
     then = command_on(opened, f"hplm create TENANT/NAME --domain {name} --train FILE --dev FILE")
-    with resumable_progress(name, then) as report:
-        entry = create_domain(opened, registry, request, report, local_map(processes))
+    with mapping.map() as fan_out, resumable_progress(name, then) as report:
+        entry = create_domain(opened, registry, request, report, fan_out)
     print_entry(_described(registry, entry), as_json=False)
 
 
@@ -137,7 +136,7 @@ def update(
             help="Whether the table holds what servers have learned however rare it is, or theta decides on that too.",
         ),
     ] = True,
-    processes: ProcessesOption = 1,
+    mapping: MapOptions,
 ) -> None:
     """Make a domain's next version: pretraining goes on with new texts, and their fragments join those counted so far.
 
@@ -145,7 +144,6 @@ def update(
     tuned on until they are updated themselves; the live version serves until the new one is whole.
     """
     from builder.construct.domain.domains import update_domain
-    from builder.executors.processes import local_map
     from builder.requests.domains import UpdateDomain
 
     opened, registry = open_home(home)
@@ -160,8 +158,8 @@ def update(
         keep_learned=keep_learned,
     )
     moves = command_on(opened, "hplm update ID --train FILE --dev FILE")
-    with resumable_progress(name, f"{moves} moves an hPLM to it") as report:
-        entry = update_domain(opened, registry, request, report, local_map(processes))
+    with mapping.map() as fan_out, resumable_progress(name, f"{moves} moves an hPLM to it") as report:
+        entry = update_domain(opened, registry, request, report, fan_out)
     print_entry(_described(registry, entry), as_json=False)
 
 

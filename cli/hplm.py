@@ -13,6 +13,7 @@ from backends.registry.entries import HplmEntry
 from backends.root.int8_file import read_fidelity
 from builder.root_choice import chosen_root
 from cli.ladder_options import LadderOptions
+from cli.map_options import TrialsRayOption, trial_map
 from cli.next_command import command_on
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
@@ -67,6 +68,7 @@ def create(
         typer.Option("--students", help="Then teach it to answer by its root's students, as 'hplm students add' does."),
     ] = False,
     tuning: TuningOptions,
+    ray: TrialsRayOption = None,
     ladder: LadderOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,8 +96,9 @@ def create(
         ladder=ladder.ladder(),
     )
     plan = plan_creation(opened, request)
-    with resumable_progress(id, f"hplm infer {id} TEXT, of a running 'hplm serve'") as report:
-        entry = create_hplm(opened, registry, request, report, noted=plan.figures)
+    then = f"hplm infer {id} TEXT, of a running 'hplm serve'"
+    with trial_map(ray, request.search) as fan_out, resumable_progress(id, then) as report:
+        entry = create_hplm(opened, registry, request, report, noted=plan.figures, fan_out=fan_out)
     if students:
         entry = _with_students(opened, registry, entry, request, plan)
     _print_built(_with_ladder(opened, registry, entry, plan), as_json)
@@ -145,6 +148,7 @@ def update(
     ] = False,
     home: HomeOption = DEFAULT_HOME,
     tuning: TuningOptions,
+    ray: TrialsRayOption = None,
     ladder: LadderOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -171,8 +175,9 @@ def update(
     )
     plan, before = plan_update(opened, registry, request), registry.hplm(id)
     back = command_on(opened, f"hplm rollback {id}")
-    with resumable_progress(id, f"hplm infer {id} TEXT; '{back}' goes back") as report:
-        entry = update_hplm(opened, registry, request, report, noted=plan.figures)
+    then = f"hplm infer {id} TEXT; '{back}' goes back"
+    with trial_map(ray, request.search) as fan_out, resumable_progress(id, then) as report:
+        entry = update_hplm(opened, registry, request, report, noted=plan.figures, fan_out=fan_out)
     say_dropped(opened, before, entry)
     _print_built(_with_ladder(opened, registry, entry, plan), as_json)
 

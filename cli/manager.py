@@ -24,13 +24,23 @@ def register(app: typer.Typer) -> None:
 @dataclass(frozen=True)
 class JobOptions:
     workers: Annotated[int, typer.Option(help="Jobs that run at once.")] = 1
-    processes: Annotated[int, typer.Option(help="Processes that each job counts and computes tables with.")] = 1
+    processes: Annotated[
+        int,
+        typer.Option(
+            help="Processes that each job counts and computes tables with; on Ray its tasks at once, which also run "
+            "the trials of a search side by side."
+        ),
+    ] = 1
     niceness: Annotated[
         int, typer.Option(help="How far local jobs stand back for the server: 0 for not at all, to 19.")
     ] = 10
     executor: Annotated[Literal["local", "ray"], typer.Option(help="Where jobs run.")] = "local"
     ray_address: Annotated[
-        str | None, typer.Option(help="The Ray cluster to join; by default one is started on this machine.")
+        str | None,
+        typer.Option(
+            help="The Ray cluster to join, HOST:PORT of its head or auto; by default one is started on this machine. "
+            "Every node needs this release, the home at the same path and a registry in PostgreSQL."
+        ),
     ] = None
 
 

@@ -25,14 +25,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 RootOption = Annotated[str | None, typer.Option("--root", help="Which root; not needed while there is only one.")]
 CorpusOption = Annotated[list[Path], typer.Option("--corpus", help="A text file, one text per line; may be repeated.")]
 MaxFragmentsOption = Annotated[int | None, typer.Option(help="Keep at most this many fragments.")]
-ProcessesOption = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="Processes that count fragments and compute the table. One uses all cores through threads; more pay on "
-        "machines with many cores, and each takes the memory of the lower layers.",
-    ),
-]
 DeviceOption = Annotated[
     str,
     typer.Option("--device", help="Where to train: auto (a GPU where there is one), cpu, cuda or cuda:N."),

@@ -10,13 +10,14 @@ import typer
 from backends.errors import ConflictError, InvalidArgumentError
 from backends.home import Home
 from builder.settings.device import AUTO
+from cli.map_options import MapOptions
 from cli.next_command import command_on
+from cli.option_groups import grouped
 from cli.options import (
     DEFAULT_HOME,
     DeviceOption,
     HomeOption,
     JsonOption,
-    ProcessesOption,
     print_entry,
     print_json,
     print_rows,
@@ -67,6 +68,7 @@ DistilledOption = Annotated[
 
 
 @app.command()
+@grouped
 def add(
     name: Annotated[str, typer.Argument(help="What to call the root.")],
     config: ConfigOption = None,
@@ -85,7 +87,8 @@ def add(
     max_fragments: MaxFragmentsOption = None,
     max_bigrams: MaxBigramsOption = None,
     distilled: DistilledOption = None,
-    processes: ProcessesOption = 1,
+    *,
+    mapping: MapOptions,
     device: DeviceOption = AUTO,
 ) -> None:
     """Convert a BERT-family model into a root: distil its lower layers into fragments, and build the general table.
@@ -95,7 +98,6 @@ def add(
     """
     from builder.construct.root.config import merged, read_config, root_request
     from builder.construct.root.roots import add_root
-    from builder.executors.processes import local_map
 
     given = {
         "source": source,
@@ -120,8 +122,8 @@ def add(
     request = root_request(name, recipe)
     opened, registry = open_home(home, create=True)
     then = command_on(opened, "hplm domain create NAME --corpus FILE")
-    with resumable_progress(name, f"{then}, or hplm create") as report:
-        add_root(opened, registry, request, report, local_map(processes))
+    with mapping.map() as fan_out, resumable_progress(name, f"{then}, or hplm create") as report:
+        add_root(opened, registry, request, report, fan_out)
     print_entry(_described(opened, name), as_json=False)
 
 

@@ -44,7 +44,8 @@ def build(ctx: JobContext, request: BuildRequest) -> dict[str, Any]:
             update_domain(ctx.home, ctx.registry, located, ctx.report, ctx.fan_out)
         case CreateHplm():
             plan = plan_creation(ctx.home, located)
-            return _with_ladder(ctx, plan, create_hplm(ctx.home, ctx.registry, located, ctx.report, noted=plan.figures))
+            entry = create_hplm(ctx.home, ctx.registry, located, ctx.report, noted=plan.figures, fan_out=ctx.fan_out)
+            return _with_ladder(ctx, plan, entry)
         case UpdateHplm():
             return _update(ctx, located)
         case SelectHplm():
@@ -71,7 +72,7 @@ def _described(students: StudentSet) -> dict[str, Any]:
 
 def _update(ctx: JobContext, request: UpdateHplm) -> dict[str, Any]:
     plan, before = plan_update(ctx.home, ctx.registry, request), ctx.registry.hplm(request.id)
-    entry = update_hplm(ctx.home, ctx.registry, request, ctx.report, noted=plan.figures)
+    entry = update_hplm(ctx.home, ctx.registry, request, ctx.report, noted=plan.figures, fan_out=ctx.fan_out)
     return _with_ladder(ctx, plan, entry) | _dropped_students(before, entry)
 
 
