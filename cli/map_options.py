@@ -41,9 +41,10 @@ class MapOptions:
         int | None,
         typer.Option(
             min=1,
-            show_default="1, with --ray the cluster's CPUs",
+            show_default=False,
             help="Processes that count fragments and compute the table. One uses all cores through threads; more pay "
-            "on machines with many cores, and each takes the memory of the lower layers. With --ray: tasks at once.",
+            "on machines with many cores, and each takes the memory of the lower layers. With --ray: tasks at once. "
+            "\\[default: 1, with --ray the cluster's CPUs]",
         ),
     ] = None
     ray: RayOption = None

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'hplm[ray]'")
-NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
 @contextmanager
-def two_nodes() -> Iterator[Any]:
+def two_nodes(**of_head: int) -> Iterator[Any]:
     """A cluster of a head and another node; `remove_node` kills one as a power cut would."""
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the nodes, which import ray_tasks
-        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        cluster: Any = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, **of_head})
         try:
             cluster.add_node(**NODE)
             yield cluster

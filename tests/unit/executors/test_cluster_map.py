@@ -15,14 +15,17 @@ import pytest
 
 from backends.errors import InvalidArgumentError, TrainingDataError, UnavailableError
 from backends.home import Home
+from backends.plot.header import Store
 from backends.registry.registry import Registry
-from bench.kit.tiny_home import ignore, sample_texts
-from builder.construct.domain.ngrams import CountTexts, count_fragments
+from bench.kit.tiny_home import ignore, write_corpus
+from builder.construct.domain.domains import create_domain
 from builder.executors import cluster as cluster_module
 from builder.executors.cluster import RayMap, cluster_map_at
 from builder.executors.processes import ProcessMap
+from garden_domain import opened
 from ray_cluster import NEEDS_RAY, NODE, two_nodes
 from ray_tasks import Failing, WaitForTheLoss
+from short_requests import new_domain
 
 PATIENCE_S = 120.0
 
@@ -33,21 +36,20 @@ def cluster() -> Iterator[Any]:
         yield cluster
 
 
-def batches() -> Iterator[list[str]]:
-    texts = [text.text for text in sample_texts(2000, seed=91)]
-    return (texts[start : start + 250] for start in range(0, len(texts), 250))
-
-
 @pytest.mark.long
 @NEEDS_RAY
-def test_fragments_are_counted_as_on_processes(cluster: Any, built_home: Home) -> None:
-    count = CountTexts(built_home.root(Registry.open(built_home).roots()[0].name))
-    local = count_fragments(batches(), count, 2000, ignore, ProcessMap(2))
+def test_a_domain_is_counted_and_computed_as_on_processes(cluster: Any, tiny_home: Home, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "garden.txt", 400, seed=38)
+    registry = Registry.open(tiny_home)
     with cluster_map_at(cluster.address, None) as over_nodes:
         assert over_nodes == RayMap(2)  # a CPU of each node
-        remote = count_fragments(batches(), count, 2000, ignore, over_nodes)
-    np.testing.assert_array_equal(local.keys, remote.keys)
-    np.testing.assert_array_equal(local.counts, remote.counts)
+        for name, fan_out in (("local", ProcessMap(2)), ("remote", over_nodes)):
+            create_domain(tiny_home, registry, new_domain(name, "tiny", [corpus]), ignore, fan_out)
+    local, remote = (opened(tiny_home, name)[2] for name in ("local", "remote"))
+    rows = np.arange(local.store(Store.TRI).entries)
+    assert len(rows) > 100
+    np.testing.assert_array_equal(local.keys(Store.TRI), remote.keys(Store.TRI))
+    np.testing.assert_array_equal(local.vectors(Store.TRI, rows), remote.vectors(Store.TRI, rows))
 
 
 @pytest.mark.long
