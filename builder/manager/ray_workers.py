@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from backends.home import REGISTRY_VARIABLE, Home
-from builder.executors.cluster import cluster_map, connect
+from builder.executors.cluster import cluster_map, connect, require_gpu
 from builder.manager.jobs import Job
 from builder.manager.worker import run_attempt
 from builder.manager.workers import TRY_AGAIN, Silence
+from builder.requests.jobs import stored_request
+from builder.settings.device import AUTO
+
+_STARTS = 5
+"""How often the actor of an attempt is started until the attempt begins."""
 
 
 class Attempt:
@@ -38,11 +44,15 @@ class RayWorkers:
         _write_url(home)
         self._actor = self._ray.remote(Attempt)
         self._endings: dict[str, Any] = {}
+        self._starts: Counter[str] = Counter()
         self._silence = Silence()
 
     def start(self, job: Job) -> None:
-        name = _name(job)
-        actor = self._actor.options(name=name, lifetime="detached", num_cpus=1).remote()
+        name, gpus = _name(job), _num_gpus(job)
+        if gpus:
+            require_gpu(self._ray)
+        actor = self._actor.options(name=name, lifetime="detached", num_cpus=1, num_gpus=gpus).remote()
+        self._starts[name] += 1
         self._endings[name] = actor.run.remote(str(self._home.path), job.id, job.attempt, self._tasks)
 
     def ending(self, job: Job) -> str | None:
@@ -54,8 +64,22 @@ class RayWorkers:
         try:
             status = self._ray.get(ending)
         except self._ray.exceptions.RayError as error:
+            if isinstance(error, self._ray.exceptions.RayActorError) and self._starts_anew(job):
+                return None
             return f"worker was lost: {type(error).__name__}"
         return "worker had to stop, its log says why" if status == TRY_AGAIN else "worker ended without a result"
+
+    def _starts_anew(self, job: Job) -> bool:
+        """Start an attempt that has not begun; false if it has, or was started too often.
+
+        For some seconds a cluster goes on sending actors to a node that is lost.
+        """
+        name = _name(job)
+        if job.worker is not None or self._starts[name] >= _STARTS:
+            return False
+        self.kill(job)
+        self.start(job)
+        return True
 
     def kill(self, job: Job) -> None:
         with contextlib.suppress(ValueError):  # it is gone already
@@ -64,6 +88,7 @@ class RayWorkers:
     def release(self, job: Job) -> None:
         self.kill(job)
         self._endings.pop(_name(job), None)
+        del self._starts[_name(job)]
         self._silence.forget(job)
 
     def close(self) -> None:
@@ -82,6 +107,11 @@ def _write_url(home: Home) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(url)
+
+
+def _num_gpus(job: Job) -> int:
+    """One where the job asks for one: an actor without sees no GPU, so `auto` trains on its CPU."""
+    return int(getattr(stored_request(job.request), "device", AUTO).startswith("cuda"))
 
 
 def _name(job: Job) -> str:

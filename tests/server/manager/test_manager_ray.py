@@ -1,30 +1,18 @@
-"""The same jobs and the same map on a Ray cluster of this machine."""
+"""The same jobs on a Ray cluster: one of the manager's own, and one of two nodes that loses the job's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from backends.home import Home
-from backends.registry.registry import Registry
-from bench.kit.tiny_home import ignore, sample_texts, write_task
-from builder.construct.domain.ngrams import CountTexts, count_fragments
-from builder.executors.cluster import RayMap, connect
+from bench.kit.tiny_home import write_task
+from living_processes import living
 from managed_home import LONG, SHORT, managing, worker_of
+from ray_cluster import NEEDS_RAY, NODE, two_nodes
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'hplm[ray]'"),
-]
-
-
-def batches() -> Iterator[list[str]]:
-    texts = [text.text for text in sample_texts(2000, seed=91)]
-    return (texts[start : start + 250] for start in range(0, len(texts), 250))
+pytestmark = [pytest.mark.long, NEEDS_RAY]
 
 
 def test_jobs_run_are_killed_and_cancelled_on_ray(tiny_home: Home, tmp_path: Path) -> None:
@@ -41,13 +29,24 @@ def test_jobs_run_are_killed_and_cancelled_on_ray(tiny_home: Home, tmp_path: Pat
         assert managed.live_version("acme/topic") == 1
 
 
-def test_fragments_are_counted_on_ray(built_home: Home) -> None:
-    root = CountTexts(built_home.root(Registry.open(built_home).roots()[0].name))
-    here = count_fragments(batches(), root, 2000, ignore)
-    ray = connect(None)
-    try:
-        there = count_fragments(batches(), root, 2000, ignore, RayMap(2))
-    finally:
-        ray.shutdown()
-    np.testing.assert_array_equal(here.keys, there.keys)
-    np.testing.assert_array_equal(here.counts, there.counts)
+def test_a_job_whose_node_is_lost_gets_its_second_attempt(tiny_home: Home, tmp_path: Path) -> None:
+    files = write_task(tmp_path, "topic", seed=61, train=60)
+    with two_nodes(num_cpus=0) as cluster:  # jobs run on the other node
+        options = ("--executor", "ray", "--ray-address", cluster.address)
+        with managing(tiny_home, *options) as managed:
+            job = managed.tune(files, domain="farm", tune=LONG)
+            first = worker_of(managed.at_work(job))
+            (lost,) = cluster.worker_nodes
+            cluster.remove_node(lost, allow_graceful=False)
+            cluster.add_node(**NODE)
+            assert managed.at_work(job, 2)["interruption"].startswith("worker was lost: Actor")  # died, or unavailable
+            assert not living([first]) and "resuming" in managed.log(job)
+            managed.http.post(f"/v1/jobs/{job}/cancel")
+            assert managed.end(job)["state"] == "cancelled"
+
+
+def test_a_gpu_that_no_node_has_fails_the_job(tiny_home: Home, tmp_path: Path) -> None:
+    files = write_task(tmp_path, "topic", seed=61, train=60)
+    with two_nodes() as cluster, managing(tiny_home, "--executor", "ray", "--ray-address", cluster.address) as managed:
+        failed = managed.end(managed.tune(files, domain="farm", tune=SHORT, device="cuda"))
+        assert "no node of the Ray cluster has a GPU" in failed["error"]["message"]
