@@ -17,8 +17,7 @@ from builder.executors.cluster import cluster_map, connect, require_gpu
 from builder.manager.jobs import Job
 from builder.manager.worker import run_attempt
 from builder.manager.workers import TRY_AGAIN, Silence
-from builder.requests.jobs import stored_request
-from builder.settings.device import AUTO
+from builder.requests.jobs import device_of, stored_request
 
 _STARTS = 5
 """How often the actor of an attempt is started until the attempt begins."""
@@ -27,11 +26,11 @@ _STARTS = 5
 class Attempt:
     """The actor of an attempt; the same attempt that a local worker runs."""
 
-    def run(self, home: str, job_id: int, attempt: int, tasks: int) -> int:
+    def run(self, home: str, job_id: int, attempt: int, tasks: int, device: str) -> int:
         url = _url_file(Home(Path(home)))
         if url.exists():
             os.environ[REGISTRY_VARIABLE] = url.read_text(encoding="utf-8")
-        return run_attempt(Home(Path(home)), job_id, attempt, cluster_map(tasks))
+        return run_attempt(Home(Path(home)), job_id, attempt, cluster_map(tasks), device)
 
 
 class RayWorkers:
@@ -48,12 +47,21 @@ class RayWorkers:
         self._silence = Silence()
 
     def start(self, job: Job) -> None:
-        name, gpus = _name(job), _num_gpus(job)
-        if gpus:
+        """Start the attempt that was just claimed; one after the first waits for a GPU that was lost with its node.
+
+        Raises:
+            InvalidArgumentError: It is the first, and needs a GPU that no node has.
+        """
+        if job.attempt == 1 and _on_gpu(job):
             require_gpu(self._ray)
-        actor = self._actor.options(name=name, lifetime="detached", num_cpus=1, num_gpus=gpus).remote()
+        self._start_actor(job)
+
+    def _start_actor(self, job: Job) -> None:
+        name, on_gpu = _name(job), _on_gpu(job)
+        actor = self._actor.options(name=name, lifetime="detached", num_cpus=1, num_gpus=int(on_gpu)).remote()
         self._starts[name] += 1
-        self._endings[name] = actor.run.remote(str(self._home.path), job.id, job.attempt, self._tasks)
+        device = "cuda" if on_gpu else "cpu"
+        self._endings[name] = actor.run.remote(str(self._home.path), job.id, job.attempt, self._tasks, device)
 
     def ending(self, job: Job) -> str | None:
         ending = self._endings.get(_name(job))
@@ -78,7 +86,7 @@ class RayWorkers:
         if job.worker is not None or self._starts[name] >= _STARTS:
             return False
         self.kill(job)
-        self.start(job)
+        self._start_actor(job)
         return True
 
     def kill(self, job: Job) -> None:
@@ -109,9 +117,9 @@ def _write_url(home: Home) -> None:
             file.write(url)
 
 
-def _num_gpus(job: Job) -> int:
-    """One where the job asks for one: an actor without sees no GPU, so `auto` trains on its CPU."""
-    return int(getattr(stored_request(job.request), "device", AUTO).startswith("cuda"))
+def _on_gpu(job: Job) -> bool:
+    """Whether the job asks for a GPU; `auto` does not, and the one of `cuda:N` is the cluster's choice."""
+    return (device_of(stored_request(job.request)) or "").startswith("cuda")
 
 
 def _name(job: Job) -> str:

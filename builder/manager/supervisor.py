@@ -152,5 +152,7 @@ class Supervisor:
         self._watched[job.id] = claimed
         try:
             self._workers.start(claimed)
+        except InvalidArgumentError as error:
+            self._store.finish(claimed, JobState.FAILED, failure=failure_of(error))
         except (HplmError, OSError) as error:
             self._settle(claimed, f"worker could not be started: {error}")

@@ -33,7 +33,7 @@ from builder.manager.store import JobStore
 from builder.manager.targets import RegistryStamp
 from builder.manager.uploads import Uploads
 from builder.manager.workers import TRY_AGAIN
-from builder.requests.jobs import stored_request
+from builder.requests.jobs import on_device, stored_request
 
 LOGGER = logging.getLogger(__name__)
 
@@ -44,17 +44,21 @@ def main() -> int:
     return run_attempt(Home(Path(home)), int(job_id), int(attempt), local_map(int(processes)))
 
 
-def run_attempt(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
-    """Run an attempt to its end; the status says whether the end is in the database."""
+def run_attempt(home: Home, job_id: int, attempt: int, fan_out: ParallelMap, device: str | None = None) -> int:
+    """Run an attempt to its end; the status says whether the end is in the database.
+
+    Args:
+        device: Where to train, in place of the device that the job asks for.
+    """
     with _logging_to(log_path(home, job_id)):
         try:
-            return _run(home, job_id, attempt, fan_out)
+            return _run(home, job_id, attempt, fan_out, device)
         except UnavailableError as error:
             LOGGER.error("attempt %d ends: %s", attempt, error)
             return TRY_AGAIN
 
 
-def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
+def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap, device: str | None) -> int:
     store, registry = JobStore.open(home), Registry.open(home)
     job = _begin(store, registry, job_id, attempt)
     if job is None:
@@ -65,7 +69,8 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
         try:
             context = JobContext(home, registry, uploads, pulse.report, fan_out)
             with acting_as(f"job {job.id} of the manager"):
-                done = run_job(context, stored_request(job.request))
+                request = stored_request(job.request)
+                done = run_job(context, request if device is None else on_device(request, device))
             result = _shown(done, _shown_names(home, uploads, job))
         except JobCancelledError:
             LOGGER.info("cancelled")

@@ -41,6 +41,21 @@ JobRequest = Annotated[
 _REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 
 
+def device_of(request: JobRequest) -> str | None:
+    """Return the device that a request asks for; None where it trains nothing."""
+    training = request.retune if isinstance(request, ImportHplm) else request
+    return getattr(training, "device", None)
+
+
+def on_device(request: JobRequest, device: str) -> JobRequest:
+    """Return the request with another device, where it trains anything."""
+    change = {"device": device}
+    if isinstance(request, ImportHplm):
+        retune = request.retune and request.retune.model_copy(update=change)
+        return request.model_copy(update={"retune": retune})
+    return request if device_of(request) is None else request.model_copy(update=change)
+
+
 def stored_request(content: dict[str, Any]) -> JobRequest:
     """Read a request as the database has it."""
     try:

@@ -24,8 +24,8 @@ def test_the_registrys_url_goes_to_workers_in_a_private_file(tmp_path: Path, mon
     monkeypatch.delenv(REGISTRY_VARIABLE)
     monkeypatch.setattr(ray_workers, "run_attempt", lambda *_: int(os.environ.get(REGISTRY_VARIABLE) == URL))
     monkeypatch.setattr(ray_workers, "cluster_map", lambda _: None)
-    assert ray_workers.Attempt().run(str(tmp_path), 1, 1, 1) == 1
+    assert ray_workers.Attempt().run(str(tmp_path), 1, 1, 1, "cpu") == 1
     monkeypatch.delenv(REGISTRY_VARIABLE)
     ray_workers._write_url(home)
     assert list(home.run.iterdir()) == []
-    assert ray_workers.Attempt().run(str(tmp_path), 1, 1, 1) == 0
+    assert ray_workers.Attempt().run(str(tmp_path), 1, 1, 1, "cpu") == 0

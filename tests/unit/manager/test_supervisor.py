@@ -179,6 +179,20 @@ def test_a_worker_that_cannot_be_started_is_an_attempt(tiny_home: Home) -> None:
     assert failure.message == "worker could not be started: no space left (attempt 2 of 2)"
 
 
+def test_a_job_that_can_never_be_started_is_not_tried_again(tiny_home: Home) -> None:
+    class WithoutGpu(Scripted):
+        def start(self, job: Job) -> None:
+            raise InvalidArgumentError("no node has a GPU")
+
+    store = JobStore.open(tiny_home)
+    on = Bench(store, workers := WithoutGpu(), Supervisor(store, Registry.open(tiny_home), workers, Limits()))
+    job = on.submit("hplm.update", "acme/topic")
+    on.supervisor.look()
+    failure = on.store.job(job).failure
+    assert failure is not None
+    assert (failure.code, failure.message, on.store.job(job).attempt) == ("INVALID_ARG", "no node has a GPU", 1)
+
+
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"attempts": 0}, {"grace_s": -1.0}, {"poll_s": 0.0}])
 def test_limits_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgumentError):

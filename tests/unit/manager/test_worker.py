@@ -38,7 +38,7 @@ from builder.manager.worker import run_attempt
 from builder.manager.workers import TRY_AGAIN
 from builder.progress import Step
 from builder.requests.hplms import CreateHplm
-from builder.requests.jobs import stored_request
+from builder.requests.jobs import device_of, on_device, stored_request
 from builder.requests.levels import DeclaredLadder
 from builder.requests.targets import HplmTarget
 
@@ -96,6 +96,18 @@ def test_a_locked_registry_is_worth_another_attempt(tiny_home: Home, monkeypatch
     assert "locked by another process" in log_path(tiny_home, job).read_text()
     assert run_attempt(tiny_home, job, 1, map_here) == 0
     assert store.job(job).state is JobState.DONE
+
+
+def test_an_attempt_may_train_elsewhere_than_its_job_asks_for() -> None:
+    files = {"train": "task-1", "dev": "task-2"}
+    tuning = {"kind": "hplm.update", "id": "acme/topic", **files, "device": "cuda:1"}
+    retuning = {"kind": "hplm.import", "id": "new/one", "adapter": "adapter-1", "domain": "farm", "retune": {**files}}
+    for content, asked in ((tuning, "cuda:1"), (retuning, "auto")):
+        request = stored_request(content)
+        assert (device_of(request), device_of(on_device(request, "cpu"))) == (asked, "cpu")
+    for content in ({**retuning, "retune": None}, {"kind": "gc"}):
+        request = stored_request(content)
+        assert device_of(request) is None and on_device(request, "cuda") == request
 
 
 def test_a_new_hplm_may_name_a_version_of_its_domain() -> None:
