@@ -71,6 +71,10 @@ class ConflictError(HplmError):
     code = ErrorCode.INVALID_ARG
 
 
+class LockedError(ConflictError):
+    """Another process or thread holds a lock."""
+
+
 class WorseError(ConflictError):
     """A new version is worse than the one that it would replace."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from backends.errors import ConflictError, InvalidArgumentError
+from backends.errors import InvalidArgumentError, LockedError
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
@@ -30,11 +30,11 @@ class _ReplacedError(Exception):
 
 @contextmanager
 def locked(path: Path, conflict: str) -> Iterator[None]:
-    """Hold a lock; raise ConflictError(`conflict`) at once where another process or thread has it."""
+    """Hold a lock; raise LockedError(`conflict`) at once where another process or thread has it."""
     try:
         lock = _acquired(path, blocking=False)
     except Timeout:
-        raise ConflictError(conflict) from None
+        raise LockedError(conflict) from None
     with _released_at_end(lock, path):
         yield
 

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from backends.errors import HplmError, StorageFullError, UnavailableError
+from backends.errors import HplmError, LockedError, StorageFullError, UnavailableError
 from backends.home import Home
 from backends.registry.audit import acting_as
 from backends.registry.registry import Registry
@@ -33,9 +34,12 @@ from builder.manager.store import JobStore
 from builder.manager.targets import RegistryStamp
 from builder.manager.uploads import Uploads
 from builder.manager.workers import TRY_AGAIN
-from builder.requests.jobs import on_device, stored_request
+from builder.progress import Step
+from builder.requests.jobs import JobRequest, on_device, stored_request
 
 LOGGER = logging.getLogger(__name__)
+_LOCK_PATIENCE_S = 300.0
+_LOCK_PAUSE_S = 1.0
 
 
 def main() -> int:
@@ -47,8 +51,7 @@ def main() -> int:
 def run_attempt(home: Home, job_id: int, attempt: int, fan_out: ParallelMap, device: str | None = None) -> int:
     """Run an attempt to its end; the status says whether the end is in the database.
 
-    Args:
-        device: Where to train, in place of the device that the job asks for.
+    It trains on `device` where one is given, else where the job asks for.
     """
     with _logging_to(log_path(home, job_id)):
         try:
@@ -70,7 +73,7 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap, device: st
             context = JobContext(home, registry, uploads, pulse.report, fan_out)
             with acting_as(f"job {job.id} of the manager"):
                 request = stored_request(job.request)
-                done = run_job(context, request if device is None else on_device(request, device))
+                done = _run_unlocked(context, job, request if device is None else on_device(request, device))
             result = _shown(done, _shown_names(home, uploads, job))
         except JobCancelledError:
             LOGGER.info("cancelled")
@@ -85,12 +88,33 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap, device: st
     return _end(store, job, JobState.DONE, result)
 
 
+def _run_unlocked(context: JobContext, job: Job, request: JobRequest) -> dict[str, Any]:
+    """Run a job; an attempt after the first waits for a lock that an attempt on a lost node may still hold.
+
+    A server of NFS keeps a lost node's locks until its lease ends. Once a job has published, it is not run again.
+    """
+    patient_until = time.monotonic() + (_LOCK_PATIENCE_S if job.attempt > 1 else 0.0)
+    before = _stamp(request, context.registry)
+    while True:
+        try:
+            return run_job(context, request)
+        except LockedError as error:
+            if time.monotonic() >= patient_until or _stamp(request, context.registry) != before:
+                raise
+            context.report(Step("wait for a lock", 0, 1, str(error)))
+            time.sleep(_LOCK_PAUSE_S)
+
+
 def _begin(store: JobStore, registry: Registry, job_id: int, attempt: int) -> Job | None:
-    target = stored_request(store.job(job_id).request).target
+    request = stored_request(store.job(job_id).request)
     me = psutil.Process()
     worker = Worker(host=socket.gethostname(), pid=me.pid, created_s=me.create_time())
     LOGGER.info("attempt %d of job %d begins in process %d on %s", attempt, job_id, me.pid, worker.host)
-    return store.begin(job_id, attempt, worker, str(RegistryStamp.of(target, registry)) if target else "")
+    return store.begin(job_id, attempt, worker, _stamp(request, registry))
+
+
+def _stamp(request: JobRequest, registry: Registry) -> str:
+    return "" if request.target is None else str(RegistryStamp.of(request.target, registry))
 
 
 def _end(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from builder.executors.mapping import map_here
 from builder.levels import plan
 from builder.levels.material import LabelledFiles
 from builder.levels.selecting import Selecting
+from builder.locks import exclusive
 from builder.manager.admission import Admission, spec_of
 from builder.manager.job_context import JobContext
 from builder.manager.job_log import log_path
@@ -95,6 +98,37 @@ def test_a_locked_registry_is_worth_another_attempt(tiny_home: Home, monkeypatch
         other.execute("ROLLBACK")
     assert "locked by another process" in log_path(tiny_home, job).read_text()
     assert run_attempt(tiny_home, job, 1, map_here) == 0
+    assert store.job(job).state is JobState.DONE
+
+
+def test_a_later_attempt_waits_for_the_lock_of_a_lost_one(tiny_home: Home, tmp_path: Path) -> None:
+    uploads, store, ids = Uploads(tiny_home, 100 << 20), JobStore.open(tiny_home), []
+    for path in write_task(tmp_path, "topic", seed=61, train=60):
+        with uploads.receiving(UploadKind.TASK, path.name) as incoming:
+            incoming.write(path.read_bytes())
+            ids.append(incoming.keep(CHECKS[UploadKind.TASK]).id)
+    request = {"kind": "hplm.update", "id": "acme/topic", "train": ids[0], "dev": ids[1], "tune": {"epochs": 1}}
+    request["force"] = True
+    spec = JobSpec(kind="hplm.update", target="hplm:acme/topic", uploads=tuple(ids), request=request)
+    job = store.submit(spec)[0].id
+    assert store.claim(job) is not None
+    with exclusive(tiny_home, tiny_home.path / "bank/acme--topic", "hPLM 'acme/topic'"):
+        assert run_attempt(tiny_home, job, 1, map_here) == 0
+    failure = store.job(job).failure
+    assert failure is not None and "is being built by another process" in failure.message
+
+    job = store.submit(spec)[0].id
+    assert store.claim(job) is not None
+    store.requeue(store.job(job), "worker was lost")
+    assert store.claim(job) is not None
+    with ThreadPoolExecutor(1) as attempts:
+        with exclusive(tiny_home, tiny_home.path / "bank/acme--topic", "hPLM 'acme/topic'"):
+            status = attempts.submit(run_attempt, tiny_home, job, 2, map_here)
+            log = log_path(tiny_home, job)
+            while not (log.exists() and "wait for a lock" in log.read_text()):
+                assert not status.done()
+                time.sleep(0.1)
+        assert status.result() == 0
     assert store.job(job).state is JobState.DONE
 
 
