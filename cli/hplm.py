@@ -97,7 +97,7 @@ def create(
     )
     plan = plan_creation(opened, request)
     then = f"hplm infer {id} TEXT, of a running 'hplm serve'"
-    with trial_map(ray, request.search) as fan_out, resumable_progress(id, then) as report:
+    with trial_map(ray, request.search, request.device) as fan_out, resumable_progress(id, then) as report:
         entry = create_hplm(opened, registry, request, report, noted=plan.figures, fan_out=fan_out)
     if students:
         entry = _with_students(opened, registry, entry, request, plan)
@@ -176,7 +176,7 @@ def update(
     plan, before = plan_update(opened, registry, request), registry.hplm(id)
     back = command_on(opened, f"hplm rollback {id}")
     then = f"hplm infer {id} TEXT; '{back}' goes back"
-    with trial_map(ray, request.search) as fan_out, resumable_progress(id, then) as report:
+    with trial_map(ray, request.search, request.device) as fan_out, resumable_progress(id, then) as report:
         entry = update_hplm(opened, registry, request, report, noted=plan.figures, fan_out=fan_out)
     say_dropped(opened, before, entry)
     _print_built(_with_ladder(opened, registry, entry, plan), as_json)

@@ -63,9 +63,14 @@ class MapOptions:
 
 
 @contextmanager
-def trial_map(ray: str | None, search: int) -> Iterator[ParallelMap]:
-    """The map for the trials of a search: here, or on a cluster that is left at the end."""
-    from builder.executors.cluster import cluster_map_at
+def trial_map(ray: str | None, search: int, device: str) -> Iterator[ParallelMap]:
+    """The map for the trials of a search: here, or on a cluster that is left at the end.
+
+    Raises:
+        InvalidArgumentError: The device is a GPU, and this machine or the cluster has none.
+    """
+    from builder.construct.training.device import training_device
+    from builder.executors.cluster import cluster_map_at, ray_module, require_gpu
     from builder.executors.mapping import map_here
 
     if ray is None:
@@ -73,5 +78,8 @@ def trial_map(ray: str | None, search: int) -> Iterator[ParallelMap]:
         return
     if search < 2:
         raise InvalidArgumentError("--ray runs the trials of a search side by side; it needs --search 2 or more")
+    on_gpu = training_device(device).type == "cuda"
     with cluster_map_at(ray, None) as over_nodes:
+        if on_gpu:
+            require_gpu(ray_module())
         yield over_nodes

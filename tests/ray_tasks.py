@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 from backends.errors import TrainingDataError
+from builder.executors.cluster import cluster_map
 
 
 @dataclass(frozen=True)
@@ -34,3 +38,36 @@ class WaitForTheLoss:
         while not (self.folder / "lost").exists():
             time.sleep(0.05)
         return number * number
+
+
+@dataclass(frozen=True)
+class KilledOnce:
+    """Kills the process of each trial once its first checkpoint is there; notes how each attempt begins."""
+
+    trial: Callable[[Any], Any]
+    folder: Path
+
+    def __call__(self, trial: Any) -> Any:
+        path = trial[1].path
+        attempt = len(list(self.folder.glob(f"{path.name}-*")))
+        (self.folder / f"{path.name}-{attempt}").write_text("goes on" if path.exists() else "begins")
+        if attempt == 0:
+            Thread(target=kill_when_there, args=(path,), daemon=True).start()
+        return self.trial(trial)
+
+
+def kill_when_there(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.005)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MappingActor:
+    """An actor that holds a CPU while tasks of its own run."""
+
+    def squares(self, count: int) -> list[int]:
+        return list(cluster_map(2)(square, range(count)))
+
+
+def square(number: int) -> int:
+    return number * number

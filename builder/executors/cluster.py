@@ -8,7 +8,7 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,8 @@ from builder.executors.mapping import Chunk, ParallelMap, Result, apply_pickled,
 
 _NAMESPACE = "hplm-manager"
 _CHUNKS_PER_TASK_SLOT = 2
+"""Where Ray itself limits how many tasks run at once, the next ones wait on their nodes."""
 _RETRIES = 3
-_WITHOUT_PORT = ("auto", "local")
 _PROBE_S = 5.0
 
 
@@ -34,15 +34,16 @@ def ray_module() -> Any:
 def connect(address: str | None) -> Any:
     """Join the cluster at an address, or start one on this machine that ends with this process."""
     ray = ray_module()
-    if address and address not in _WITHOUT_PORT:
+    if address is not None and address != "auto":
         _require_reachable(address)
-    alone = {} if address else {"include_dashboard": False}
+    quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+    alone = {"address": "local", "include_dashboard": False}  # "local" also where RAY_ADDRESS names a cluster
     try:
         with _own_sigterm_handler():
-            ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.WARNING, **alone)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = address or "this machine"
-        raise UnavailableError(f"no Ray cluster at {where}: {str(error).splitlines()[0]}") from error
+            ray.init(namespace=_NAMESPACE, **quiet, **({"address": address} if address else alone))
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        where, reason = address or "this machine", " ".join(str(error).split())
+        raise UnavailableError(f"no Ray cluster at {where}: {reason or type(error).__name__}") from error
     return ray
 
 
@@ -51,7 +52,7 @@ def cluster_map_at(address: str, tasks: int | None) -> Iterator[ParallelMap]:
     """Join a cluster for a while, and map over its nodes: by default as many tasks at once as it has CPUs."""
     ray = connect(address)
     try:
-        yield RayMap(tasks or max(1, int(ray.cluster_resources().get("CPU", 1))))
+        yield RayMap(tasks or sum(_cpus_of_nodes(ray)))
     finally:
         ray.shutdown()
 
@@ -60,59 +61,93 @@ def cluster_map_at(address: str, tasks: int | None) -> Iterator[ParallelMap]:
 class RayMap:
     """Chunks run as tasks of the cluster that this process belongs to, `tasks` at a time.
 
-    Each takes so many CPUs and GPUs of its node; where no node has as many CPUs, all of one. A task that is lost with
-    its worker or node runs again on another one. An error of the function itself arrives as it was; a task that is lost
-    again and again is an `UnavailableError`.
+    Each takes so many CPUs and GPUs of its node. A task that is lost with its worker or node runs again on another one.
+    An error of the function itself arrives as it was; a task that is lost again and again is an `UnavailableError`.
     """
 
     tasks: int
     cpus: int = 1
+    """Of an actor's tasks none: actors hold a CPU each while they wait, and would wait for each other's for ever."""
     gpus: int = 0
-    in_actor: bool = False
-    """Whether an actor maps: that holds its own CPU, and GPU if it has one, while it waits for its tasks."""
 
     def __call__(self, function: Callable[[Chunk], Result], chunks: Iterable[Chunk]) -> Iterator[Result]:
         ray = ray_module()
-        remote = ray.remote(apply_pickled).options(num_cpus=self._cpus(ray), num_gpus=self.gpus, max_retries=_RETRIES)
+        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "scheduling_strategy": "SPREAD"}
+        remote = ray.remote(apply_pickled).options(**options, max_retries=_RETRIES)
         pickled = ray.put(pickle.dumps(function))
 
         def submit(chunk: Chunk) -> Any:
             return remote.remote(pickled, chunk)
 
         try:
-            yield from in_order(submit, ray.get, chunks, _CHUNKS_PER_TASK_SLOT * self.tasks)
+            yield from in_order(submit, ray.get, chunks, self._in_flight(ray))
         except ray.exceptions.RayError as error:
             raise _own_error(error, ray.exceptions) from error
 
-    def _cpus(self, ray: Any) -> int:
-        """The CPUs of a task, no more than a node has that can run it: otherwise it would wait for ever."""
-        if self.gpus:
-            require_gpu(ray)
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return min(self.cpus, max(int(node.get("CPU", 0)) for node in nodes if node.get("GPU", 0) >= self.gpus) or 1)
+    def _in_flight(self, ray: Any) -> int:
+        """Hand out no more chunks than tasks may run at once, except where the cluster has no CPUs for more."""
+        is_whole_cluster = self.cpus * self.tasks >= sum(_cpus_of_nodes(ray))
+        return _CHUNKS_PER_TASK_SLOT * self.tasks if is_whole_cluster else self.tasks
 
 
 def cluster_trainings(fan_out: ParallelMap, count: int, on_gpu: bool) -> RayMap | None:
     """The map for several trainings where `fan_out` spans a cluster: its CPUs shared out, or a GPU for each.
 
-    An actor's take one CPU each, because two actors whose tasks need more could wait for each other for ever. None for
-    one training, on this machine, and on an actor's GPU: there they run one after the other, with all that it has.
+    An actor's run on a thread each. None for one training, on this machine, and on an actor's GPU: there they run one
+    after the other, with all that it has.
     """
     if count < 2 or not isinstance(fan_out, RayMap):
         return None
-    if fan_out.in_actor:
+    if not fan_out.cpus:
         return None if on_gpu else fan_out
-    return RayMap(fan_out.tasks, max(1, fan_out.tasks // count), int(on_gpu))
+    ray = ray_module()
+    if on_gpu:
+        require_gpu(ray)
+    room = [(cpus, gpus if on_gpu else cpus) for cpus, gpus in _nodes(ray)]
+    return RayMap(fan_out.tasks, cpu_share(room, count), int(on_gpu))
+
+
+def cpu_share(room: Sequence[tuple[int, int]], count: int) -> int:
+    """Return how many CPUs each of `count` trainings can have, while as many run at once as if each had one.
+
+    Args:
+        room: The CPUs of each node, and how many trainings may run there at once.
+        count: How many trainings there are.
+
+    Raises:
+        UnavailableError: None can run.
+    """
+
+    def at_once(share: int) -> int:
+        return sum(min(cpus // share, most) for cpus, most in room)
+
+    wanted = min(count, at_once(1))
+    if wanted == 0:
+        raise UnavailableError("no node of the Ray cluster has a CPU that a training could take")
+    return max(share for share in range(1, max(cpus for cpus, _ in room) + 1) if at_once(share) >= wanted)
 
 
 def cluster_map(tasks: int) -> ParallelMap:
     """The map of an actor."""
-    return map_here if tasks == 1 else RayMap(tasks, in_actor=True)
+    return map_here if tasks == 1 else RayMap(tasks, cpus=0)
 
 
 def require_gpu(ray: Any) -> None:
     if not ray.cluster_resources().get("GPU"):
         raise InvalidArgumentError("no node of the Ray cluster has a GPU; the device cpu needs none")
+
+
+def _nodes(ray: Any) -> list[tuple[int, int]]:
+    """Return the CPUs and GPUs of each node that lives."""
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in resources]
+
+
+def _cpus_of_nodes(ray: Any) -> list[int]:
+    cpus = [cpus for cpus, _ in _nodes(ray)]
+    if not any(cpus):
+        raise UnavailableError("the Ray cluster has no CPU")
+    return cpus
 
 
 def _own_error(error: Exception, exceptions: Any) -> Exception:
@@ -130,7 +165,7 @@ def _kind(error: Exception) -> str:
 
 
 def _require_reachable(address: str) -> None:
-    """Ask for a connection first: Ray itself writes warnings for minutes where nobody listens."""
+    """Ask for a connection first: Ray itself writes warnings for minutes where no cluster listens."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise InvalidArgumentError(f"{shown(address)} is no address of a Ray cluster; HOST:PORT of its head, or auto")

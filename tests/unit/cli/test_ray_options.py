@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cli
 from backends.home import Home
 from bench.kit.tiny_home import write_corpus, write_task
 from builder.executors import cluster
-from ray_cluster import NEEDS_RAY
+from ray_cluster import NEEDS_RAY, two_nodes
 
 Reason = Callable[..., str]
 
@@ -56,6 +59,14 @@ def test_one_trial_has_nothing_to_share(reason: Reason, tmp_path: Path) -> None:
         assert "--search 2 or more" in reason(*command, *files, "--ray", "auto")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_this_machine_lacks_is_missed_before_a_cluster_is_joined(reason: Reason, tmp_path: Path) -> None:
+    train, dev = map(str, write_task(tmp_path, "topic", seed=61, train=60))
+    options = ("--search", "2", "--ray", "127.0.0.1:1", "--device", "cuda")
+    said = reason("create", "new/one", "--domain", "farm", "--train", train, "--dev", dev, *options)
+    assert said.startswith("hplm: --device cuda: this machine has no CUDA device")
+
+
 def test_without_ray_nothing_is_built(reason: Reason, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     corpus = str(write_corpus(tmp_path / "pond.txt", 200, seed=51))
@@ -70,6 +81,7 @@ def test_without_ray_nothing_is_built(reason: Reason, tmp_path: Path, monkeypatc
     [
         ("127.0.0.1:1", "no Ray cluster at 127.0.0.1:1: [Errno 111] Connection refused"),
         ("head:99999", "no Ray cluster at head:99999: "),
+        ("local", "'local' is no address of a Ray cluster; HOST:PORT of its head, or auto"),
         ("nonsense", "'nonsense' is no address of a Ray cluster; HOST:PORT of its head, or auto"),
     ],
 )
@@ -79,3 +91,17 @@ def test_a_cluster_that_is_not_there_is_one_clear_line(
     corpus = str(write_corpus(tmp_path / "pond.txt", 200, seed=51))
     said = reason("domain", "create", "pond", "--corpus", corpus, "--no-pretrain", "--ray", address)
     assert said.startswith(f"hplm: {expected}") and "\n" not in said
+
+
+@pytest.mark.long
+@NEEDS_RAY
+def test_a_token_that_is_missing_is_one_clear_line(tiny_home: Home, tmp_path: Path) -> None:
+    corpus = str(write_corpus(tmp_path / "pond.txt", 200, seed=51))
+    tokens = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}  # Ray reads them once in a process
+    with two_nodes() as cluster:
+        create = ("domain", "create", "pond", "--corpus", corpus, "--no-pretrain", "--ray", cluster.address)
+        command = [str(Path(sys.executable).with_name("hplm")), *create, "--home", str(tiny_home.path)]
+        done = subprocess.run(command, env=os.environ | tokens, capture_output=True, text=True, check=False)
+    assert done.returncode and done.stderr.strip().splitlines()[-1].startswith(
+        f"hplm: no Ray cluster at {cluster.address}: Token authentication is enabled but no authentication token"
+    )

@@ -24,7 +24,7 @@ from builder.executors.cluster import RayMap, cluster_map_at
 from builder.executors.processes import ProcessMap
 from garden_domain import opened
 from ray_cluster import NEEDS_RAY, NODE, two_nodes
-from ray_tasks import Failing, WaitForTheLoss
+from ray_tasks import Failing, MappingActor, WaitForTheLoss, square
 from short_requests import new_domain
 
 PATIENCE_S = 120.0
@@ -86,6 +86,43 @@ def test_errors_are_those_of_processes(cluster: Any, monkeypatch: pytest.MonkeyP
             list(over_nodes(Failing(), [1, 3]))
         with pytest.raises(UnavailableError, match=r"lost on the Ray cluster \(WorkerCrashedError\)"):
             list(over_nodes(Failing(), [1, 5]))
+
+
+@pytest.mark.long
+@NEEDS_RAY
+def test_actors_that_hold_all_cpus_do_not_wait_for_each_other(cluster: Any) -> None:
+    with cluster_map_at(cluster.address, None):
+        ray = cluster_module.ray_module()
+        actors = [ray.remote(MappingActor).options(num_cpus=1).remote() for _ in range(2)]
+        squares = ray.get([actor.squares.remote(5) for actor in actors], timeout=PATIENCE_S)
+    assert squares == [[0, 1, 4, 9, 16]] * 2
+
+
+@pytest.mark.long
+@NEEDS_RAY
+@pytest.mark.parametrize(("tasks", "in_flight"), [(1, 1), (2, 4)])  # of the whole cluster, some wait on their node
+def test_no_more_tasks_run_than_were_asked_for(cluster: Any, tasks: int, in_flight: int) -> None:
+    taken: list[int] = []
+
+    def chunks() -> Iterator[int]:
+        for number in range(8):
+            taken.append(number)
+            yield number
+
+    with cluster_map_at(cluster.address, tasks) as over_nodes:
+        results = iter(over_nodes(square, chunks()))
+        assert next(results) == 0 and len(taken) == in_flight
+        assert list(results) == [number * number for number in range(1, 8)]
+
+
+@pytest.mark.long
+@NEEDS_RAY
+def test_a_cluster_without_a_cpu_maps_nothing() -> None:
+    with two_nodes(num_cpus=0) as cluster:
+        (worker,) = cluster.worker_nodes
+        cluster.remove_node(worker)
+        with pytest.raises(UnavailableError, match="the Ray cluster has no CPU"), cluster_map_at(cluster.address, None):
+            pass
 
 
 @pytest.mark.long
