@@ -52,7 +52,7 @@ def cluster_map_at(address: str, tasks: int | None) -> Iterator[ParallelMap]:
     """Join a cluster for a while, and map over its nodes: by default as many tasks at once as it has CPUs."""
     ray = connect(address)
     try:
-        yield RayMap(tasks or sum(_cpus_of_nodes(ray)))
+        yield RayMap(tasks or _total_cpus(ray))
     finally:
         ray.shutdown()
 
@@ -86,7 +86,7 @@ class RayMap:
 
     def _in_flight(self, ray: Any) -> int:
         """Hand out no more chunks than tasks may run at once, except where the cluster has no CPUs for more."""
-        is_whole_cluster = self.cpus * self.tasks >= sum(_cpus_of_nodes(ray))
+        is_whole_cluster = self.cpus * self.tasks >= _total_cpus(ray)
         return _CHUNKS_PER_TASK_SLOT * self.tasks if is_whole_cluster else self.tasks
 
 
@@ -143,11 +143,11 @@ def _nodes(ray: Any) -> list[tuple[int, int]]:
     return [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in resources]
 
 
-def _cpus_of_nodes(ray: Any) -> list[int]:
-    cpus = [cpus for cpus, _ in _nodes(ray)]
-    if not any(cpus):
+def _total_cpus(ray: Any) -> int:
+    total = sum(cpus for cpus, _ in _nodes(ray))
+    if total == 0:
         raise UnavailableError("the Ray cluster has no CPU")
-    return cpus
+    return total
 
 
 def _own_error(error: Exception, exceptions: Any) -> Exception:
