@@ -102,6 +102,5 @@ def test_a_token_that_is_missing_is_one_clear_line(tiny_home: Home, tmp_path: Pa
         create = ("domain", "create", "pond", "--corpus", corpus, "--no-pretrain", "--ray", cluster.address)
         command = [str(Path(sys.executable).with_name("hplm")), *create, "--home", str(tiny_home.path)]
         done = subprocess.run(command, env=os.environ | tokens, capture_output=True, text=True, check=False)
-    assert done.returncode and done.stderr.strip().splitlines()[-1].startswith(
-        f"hplm: no Ray cluster at {cluster.address}: Token authentication is enabled but no authentication token"
-    )
+        expected = f"hplm: no Ray cluster at {cluster.address}: Token authentication is enabled but no authentication"
+    assert done.returncode and done.stderr.strip().splitlines()[-1].startswith(expected)
