@@ -48,7 +48,7 @@ class KilledOnce:
     folder: Path
 
     def __call__(self, trial: Any) -> Any:
-        path = trial[1].path
+        path = trial.checkpoint.path
         attempt = len(list(self.folder.glob(f"{path.name}-*")))
         (self.folder / f"{path.name}-{attempt}").write_text("goes on" if path.exists() else "begins")
         if attempt == 0:

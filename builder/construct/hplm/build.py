@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
-from builder.construct.hplm.search import Trial, best_trial, candidates, run_trials, run_trials_apart
+from builder.construct.hplm.search import PlannedTrial, Trial, best_trial, candidates, run_trials, run_trials_apart
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import Teacher, TeacherData
 from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
@@ -88,35 +87,25 @@ class HplmBuild:
         texts = teacher_data.examples if teacher_data else self.data.train
         train = self._encoded(objective, texts, self.domain, "train")
         dev = self._encoded(objective, self.data.dev, self.domain, "dev")
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        inputs = self._inputs()
-        inputs |= {"start": start.checksum if start else None, "teacher": self._teacher_digest}
-
         first = start.tuned if start else None
-        trials = [
-            (each, Checkpoint(self._checkpoint(number), json_checksum({**inputs, "settings": asdict(each)})))
-            for number, each in enumerate(candidates(settings, search, same_recipe=start is not None), start=1)
-        ]
-        device = self._upper.device
-        apart = cluster_trainings(fan_out, len(trials), on_gpu=device.type == "cuda")
+        trials = self._planned(settings, search, start)
+        device = self._upper.device.type
+        apart = cluster_trainings(fan_out, len(trials), on_gpu=device == "cuda")
         if apart is not None:
-            task = TuneTrial(
-                self.home, self.domain, objective, texts, self.data.dev, teacher_data, first, device=device.type
-            )
+            task = TuneTrial(self.home, self.domain, objective, texts, self.data.dev, teacher_data, first, device)
             return run_trials_apart(trials, task, apart, self.report)
 
-        def tune_one(trial: tuple[TuneSettings, Checkpoint], report: Report) -> Tuned:
-            of_trial, checkpoint = trial
+        def tune_one(trial: PlannedTrial, report: Report) -> Tuned:
             return tune(
                 self._upper,
                 objective,
                 train,
                 dev,
-                of_trial,
+                trial.settings,
                 report,
                 teacher_data=teacher_data,
                 start=first,
-                checkpoint=checkpoint,
+                checkpoint=trial.checkpoint,
             )
 
         return run_trials(trials, tune_one, self.report)
@@ -189,8 +178,18 @@ class HplmBuild:
     ) -> EncodedSet:
         return encoded_set(self.home, domain, objective, examples, what, self.report)
 
-    def _checkpoint(self, trial: int) -> Path:
-        return self._target.with_name(f".{self._target.name}.tuning-{trial}")
+    def _planned(self, settings: TuneSettings, search: int, start: Start | None) -> list[PlannedTrial]:
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        inputs = self._inputs()
+        inputs |= {"start": start.checksum if start else None, "teacher": self._teacher_digest}
+        chosen = candidates(settings, search, same_recipe=start is not None)
+        return [
+            PlannedTrial(each, self._checkpoint(number, {**inputs, "settings": asdict(each)}))
+            for number, each in enumerate(chosen, start=1)
+        ]
+
+    def _checkpoint(self, trial: int, inputs: dict[str, Any]) -> Checkpoint:
+        return Checkpoint(self._target.with_name(f".{self._target.name}.tuning-{trial}"), json_checksum(inputs))
 
     def _inputs(self) -> dict[str, Any]:
         """All that a tuning depends on, besides its settings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from backends.adapters.adapter_set import SITES
 from backends.adapters.recipe import AdapterRecipe
@@ -20,6 +20,13 @@ _WIDTHS = (16, 32, 48, 64, 96, 128)
 _RANKS = (4, 8, 16, 32)
 _ENTRANCES = (0, 64, 256)
 _APART = "tune the trials, side by side"
+
+
+class PlannedTrial(NamedTuple):
+    """Settings to tune with, and the checkpoint that the tuning leaves and goes on at."""
+
+    settings: TuneSettings
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True)
@@ -53,28 +60,23 @@ def best_trial(trials: Sequence[Trial], main_metric: str) -> Trial:
 
 
 def run_trials(
-    trials: Sequence[tuple[TuneSettings, Checkpoint]],
-    tune_one: Callable[[tuple[TuneSettings, Checkpoint], Report], Tuned],
-    report: Report,
+    trials: Sequence[PlannedTrial], tune_one: Callable[[PlannedTrial, Report], Tuned], report: Report
 ) -> list[Trial]:
-    """Tune with each of the settings, one after the other, each with its checkpoint."""
+    """Run trials one after the other."""
     return [
-        Trial(trial[0], tune_one(trial, _numbered(report, number, len(trials))))
+        Trial(trial.settings, tune_one(trial, _numbered(report, number, len(trials))))
         for number, trial in enumerate(trials, start=1)
     ]
 
 
 def run_trials_apart(
-    trials: Sequence[tuple[TuneSettings, Checkpoint]],
-    tune_one: Callable[[tuple[TuneSettings, Checkpoint]], Tuned],
-    fan_out: ParallelMap,
-    report: Report,
+    trials: Sequence[PlannedTrial], tune_one: Callable[[PlannedTrial], Tuned], fan_out: ParallelMap, report: Report
 ) -> list[Trial]:
-    """The same as tasks of a map; their results are those of one after the other."""
+    """Run trials as tasks of a map, with the same results."""
     done: list[Trial] = []
     report(Step(_APART, 0, len(trials)))
-    for (settings, _), tuned in zip(trials, fan_out(tune_one, trials), strict=True):
-        done.append(Trial(settings, tuned))
+    for trial, tuned in zip(trials, fan_out(tune_one, trials), strict=True):
+        done.append(Trial(trial.settings, tuned))
         report(Step(_APART, len(done), len(trials)))
     return done
 

@@ -1,4 +1,4 @@
-"""A trial of a search as a task for another machine: it takes all that a tuning needs with it, or reads it there."""
+"""Trials of a search as tasks for other machines: a task carries what a tuning needs, or reads it from the home."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
+from builder.construct.hplm.search import PlannedTrial
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import TeacherData
 from builder.construct.hplm.tunable import EncodedSet, Tuned
 from builder.construct.hplm.tune import Upper, tune
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
-from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import training_device
 from builder.progress import ignore
-from builder.settings.hplm import TuneSettings
 
 
 @dataclass(frozen=True)
 class TuneTrial:
-    """Tunes with some settings as `tune` does, and goes on at their checkpoint where an earlier attempt left one.
+    """A tuning of an hPLM with the settings of each trial; it goes on where an earlier attempt left a checkpoint.
 
     The lower states are too large to send: a task reads them from the home's cache.
     """
@@ -39,18 +38,17 @@ class TuneTrial:
     device: str
     """The kind of device: cpu or cuda."""
 
-    def __call__(self, trial: tuple[TuneSettings, Checkpoint]) -> Tuned:
-        settings, checkpoint = trial
+    def __call__(self, trial: PlannedTrial) -> Tuned:
         return tune(
             self._upper,
             self.objective,
             self._encoded_train,
             self._encoded_dev,
-            settings,
+            trial.settings,
             ignore,
             teacher_data=self.teacher_data,
             start=self.start,
-            checkpoint=checkpoint,
+            checkpoint=trial.checkpoint,
         )
 
     @cached_property
