@@ -58,8 +58,8 @@ class RayWorkers:
 
     def _start_actor(self, job: Job) -> None:
         name, on_gpu = _name(job), _on_gpu(job)
-        actor = self._actor.options(name=name, lifetime="detached", num_cpus=1, num_gpus=int(on_gpu)).remote()
         self._starts[name] += 1
+        actor = self._actor.options(name=name, lifetime="detached", num_cpus=1, num_gpus=int(on_gpu)).remote()
         device = "cuda" if on_gpu else "cpu"
         self._endings[name] = actor.run.remote(str(self._home.path), job.id, job.attempt, self._tasks, device)
 
