@@ -76,12 +76,15 @@ class JobOptions:
     niceness: Annotated[
         int, typer.Option(help="How far local jobs stand back for the server: 0 for not at all, to 19.")
     ] = 10
-    executor: Annotated[Literal["local", "ray"], typer.Option(help="Where jobs run.")] = "local"
+    executor: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Where jobs run: on this machine, or on a Ray cluster (pip install 'hplm\\[ray]')."),
+    ] = "local"
     ray_address: Annotated[
         str | None,
         typer.Option(
             help="The Ray cluster to join, HOST:PORT of its head or auto; by default one is started on this machine. "
-            "Every node needs this release, the home at the same path and a registry in PostgreSQL."
+            "Every node needs this release with Ray, the home at the same path and a registry in PostgreSQL."
         ),
     ] = None
 

@@ -1,4 +1,4 @@
-"""The options of builds that map over chunks: on how many processes, and of which machines."""
+"""The options of builds that map over chunks: the number of processes, and a cluster of machines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from builder.executors.mapping import ParallelMap
 
 _CLUSTER = (
-    "HOST:PORT of its head, or auto for the one that this machine belongs to. Every node needs this release and the "
-    "home at the same path, on a shared file system. What a lost node had begun, another one does."
+    "HOST:PORT of its head, or auto for the one that this machine belongs to. Every node needs this release with Ray "
+    "(pip install 'hplm\\[ray]') and the home at the same path, on a shared file system. What a lost node had begun, "
+    "another one does."
 )
 RayOption = Annotated[
     str | None,
@@ -51,7 +52,7 @@ class MapOptions:
 
     @contextmanager
     def map(self) -> Iterator[ParallelMap]:
-        """The map that was asked for; a cluster is left at the end."""
+        """The requested map; a cluster is left at the end."""
         from builder.executors.cluster import cluster_map_at
         from builder.executors.processes import local_map
 
