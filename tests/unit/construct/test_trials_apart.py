@@ -81,8 +81,8 @@ def test_trials_that_are_sent_away_come_to_the_same(
     monkeypatch.setattr(build, "cluster_trainings", lambda *_, **__: sent)
     steps: list[Step] = []
     assert_same(here, searched(tiny_home, "new/sent", files, map_here, steps.append))
-    told = [(step.done, step.total) for step in steps if "side by side" in step.phase]
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3), (0, 2), (1, 2), (2, 2)]
+    reported = [(step.done, step.total) for step in steps if "side by side" in step.phase]
+    assert reported == [(0, 3), (1, 3), (2, 3), (3, 3), (0, 2), (1, 2), (2, 2)]
     assert not list(tiny_home.path.rglob("*.tuning-*"))
 
 

@@ -136,9 +136,9 @@ def test_an_attempt_may_train_elsewhere_than_its_job_asks_for() -> None:
     files = {"train": "task-1", "dev": "task-2"}
     tuning = {"kind": "hplm.update", "id": "acme/topic", **files, "device": "cuda:1"}
     retuning = {"kind": "hplm.import", "id": "new/one", "adapter": "adapter-1", "domain": "farm", "retune": {**files}}
-    for content, asked in ((tuning, "cuda:1"), (retuning, "auto")):
+    for content, device in ((tuning, "cuda:1"), (retuning, "auto")):
         request = stored_request(content)
-        assert (device_of(request), device_of(on_device(request, "cpu"))) == (asked, "cpu")
+        assert (device_of(request), device_of(on_device(request, "cpu"))) == (device, "cpu")
     for content in ({**retuning, "retune": None}, {"kind": "gc"}):
         request = stored_request(content)
         assert device_of(request) is None and on_device(request, "cuda") == request
