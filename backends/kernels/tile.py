@@ -44,13 +44,13 @@ def multiply_tile(
 ) -> Any:
     """Multiply `TILE_ROWS` rows of `count` numbers by `count` lines of `TILE_COLUMNS`.
 
-    Each matrix lies in an array of one dimension, from a place on, with the same distance between all its rows. All are
-    in fp32, but the right one may be in bf16. Nothing checks that they end where the arrays do.
+    Each matrix lies in an array of one dimension, from an offset on, with the same distance between all its rows. All
+    are in fp32, but the right one may be in bf16. Nothing checks that they end where the arrays do.
 
     Semantics:
         out[i, j] = Σ_k left[i, k] · right[k, j] with at least one k
     """
-    signature = types.void(left, *_PLACE, right, *_PLACE, out, *_PLACE, types.int64)
+    signature = types.void(left, *_START_AND_ROW, right, *_START_AND_ROW, out, *_START_AND_ROW, types.int64)
 
     def generate(context: Any, build: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
@@ -88,19 +88,19 @@ def multiply_tile(
     return signature, generate
 
 
-_PLACE = types.int64, types.int64
+_START_AND_ROW = types.int64, types.int64
 """Where a matrix begins in its array, and how far its rows are from each other."""
 
 
 def _rows(build: Any, matrix: Any, start: Any, row: Any) -> list[Any]:
-    places = (build.add(start, build.mul(row, ir.Constant(_INT64, index))) for index in range(TILE_ROWS))
-    return [build.gep(matrix, [place]) for place in places]
+    offsets = (build.add(start, build.mul(row, ir.Constant(_INT64, index))) for index in range(TILE_ROWS))
+    return [build.gep(matrix, [offset]) for offset in offsets]
 
 
-def _line(build: Any, place: Any, kind: Any) -> Any:
+def _line(build: Any, address: Any, kind: Any) -> Any:
     """Load a line, which may lie anywhere; bf16 becomes fp32."""
     stored = _LINE if kind == types.float32 else _STORED
-    line = build.load(build.bitcast(place, stored.as_pointer()))
+    line = build.load(build.bitcast(address, stored.as_pointer()))
     line.align = kind.bitwidth // 8
     if kind == types.float32:
         return line

@@ -76,10 +76,6 @@ class Range:
             quantise_above(memory_of(states.contiguous()), self.lowest, *found.arrays())
         return found
 
-    def restored(self, quantised: Quantised) -> Tensor:
-        """Return the states that quantised ones stand for, in fp32."""
-        return (quantised.values.float() - self.zero_point) * quantised.scales[:, None] + (self.lowest or 0.0)
-
 
 CENTRED = Range()
 AFTER: Mapping[str, Range] = MappingProxyType(

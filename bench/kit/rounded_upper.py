@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from backends.root.encoder import EncoderLayer
 from backends.root.int8_file import Smoothed, Smoothing
-from backends.root.int8_linear import AFTER, CENTRED, Range, quantised_weight
+from backends.root.int8_linear import AFTER, CENTRED, Quantised, Range, quantised_weight
 from backends.root.upper import UpperLayers
 
 
@@ -35,8 +35,13 @@ class RoundedLinear(nn.Linear):
             smooth = states.float() * self.get_buffer("_divided")
             # Only a CPU quantises as the engine does.
             quantised = self._inputs.quantised(smooth.detach().flatten(0, -2).cpu())
-            rounded = self._inputs.restored(quantised).to(smooth.device).view_as(smooth)
+            rounded = dequantised(self._inputs, quantised).to(smooth.device).view_as(smooth)
             return functional.linear(smooth + (rounded - smooth).detach(), self.weight, self.bias)
+
+
+def dequantised(inputs: Range, quantised: Quantised) -> Tensor:
+    """Return the states that quantised ones stand for, in fp32."""
+    return (quantised.values.float() - inputs.zero_point) * quantised.scales[:, None] + (inputs.lowest or 0.0)
 
 
 def rounded_upper(upper: UpperLayers, activation: str, smoothing: Smoothing) -> UpperLayers:

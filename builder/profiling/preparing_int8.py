@@ -38,6 +38,7 @@ from backends.root.int8_file import (
 )
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
+from backends.root.tokenizer import Text
 from backends.storage import json_checksum
 from builder.construct.hplm.exact_lower import ComputedFragments, exact_lower
 from builder.construct.training.corpus import whole_corpus
@@ -76,13 +77,10 @@ def quantise_root(
     """
     root = RootFolder(home.root(name))
     texts, general = _texts(root, corpus), registry.domain(name, GENERAL_DOMAIN)
-    # Numbers have no labels, and these texts are no pairs.
-    comparable = [
-        entry
-        for entry in registry.hplms()
-        if entry.domain.root == name and entry.task != "regression" and not entry.pair
-    ]
-    compared = _spread(comparable)
+    # Numbers have no labels.
+    compared = _spread(
+        [entry for entry in registry.hplms() if entry.domain.root == name and entry.task != "regression"]
+    )
     inputs = _inputs(general, compared, texts)
     if (stored := _stored(root, inputs)) is not None:
         return stored
@@ -138,7 +136,8 @@ class _Encoded:
     """Texts after the lower layers of a domain.
 
     Shape:
-        rows: `[L, H]` each; first_tokens: `[W]` each, of the text's words.
+        rows: `[L, H]` each; first_tokens: `[W]` each, of the text's words; middles: of pairs the first token of the
+        second segment.
 
     Attributes:
         known: The share of fragments that the tables have.
@@ -146,14 +145,20 @@ class _Encoded:
 
     rows: list[Tensor]
     first_tokens: list[Tensor]
+    middles: Sequence[int | None]
     known: float
 
 
-def _encoded(home: Home, domain: DomainEntry, texts: Sequence[str]) -> _Encoded:
+def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Pair texts by turns with the one before and with themselves, as segments may be alike or not."""
+    return [(text, text if index % 2 else texts[index - 1]) for index, text in enumerate(texts)]
+
+
+def _encoded(home: Home, domain: DomainEntry, texts: Sequence[Text]) -> _Encoded:
     encoded = exact_lower(home, domain).encode(texts, [True] * len(texts))
     rows = [torch.from_numpy(row.copy()) for row in encoded.rows]
     first_tokens = [torch.from_numpy(words.first_tokens) for words in encoded.words if words is not None]
-    return _Encoded(rows, first_tokens, 1 - encoded.statistics.rates()[ComputedFragments.name])
+    return _Encoded(rows, first_tokens, encoded.middles, 1 - encoded.statistics.rates()[ComputedFragments.name])
 
 
 @torch.inference_mode()
@@ -214,23 +219,23 @@ def _fidelity(
         UpperStack(root, StackSettings(dtype=dtype, num_slots=2), smoothing=smoothing) for dtype in ("int8", "fp32")
     )
     in_turn = _counted(stacks, f"{root.manifest.name}: compare states", report)
-    states = [_answers(stack, 0, _states_as_answers(root), of_root.rows) for stack in in_turn]
+    states = [_answers(stack, 0, _states_as_answers(root), of_root) for stack in in_turn]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
-    encoded: dict[DomainEntry, _Encoded] = {}
+    encoded: dict[tuple[DomainEntry, bool], _Encoded] = {}
     equal: dict[str, float] = {}
     unreadable: list[str] = []
     for entry in _counted(compared, f"{root.manifest.name}: compare hPLMs", report):
-        name, domain = version_label(entry.id, entry.version), entry.domain
+        name, read = version_label(entry.id, entry.version), (entry.domain, entry.pair)
         try:
             artifact = read_artifact(home.path / entry.folder, root.fingerprint)
-            if domain not in encoded:
-                encoded[domain] = _encoded(home, domain, texts)
+            if read not in encoded:
+                encoded[read] = _encoded(home, entry.domain, _pairs(texts) if entry.pair else texts)
         except (FileError, OSError) as error:
             unreadable.append(name)
             _LOGGER.warning("%s is not compared: %s", name, error)
             continue
-        ours, exact = (_answers(stack, entry.key, artifact, encoded[domain].rows) for stack in stacks)
-        share = equal_labels(artifact, ours, exact, encoded[domain].first_tokens)
+        ours, exact = (_answers(stack, entry.key, artifact, encoded[read]) for stack in stacks)
+        share = equal_labels(artifact, ours, exact, encoded[read].first_tokens)
         if share is not None:
             equal[name] = share
     cosine = round(float(torch.cat(cosines).mean()), 5)
@@ -246,13 +251,13 @@ def _states_as_answers(root: RootFolder) -> HplmArtifact:
     return HplmArtifact("int8/states", root.fingerprint, "ner", names, NO_POOLING, AdapterSet(), head)
 
 
-def _answers(stack: UpperStack, key: int, artifact: HplmArtifact, rows: Sequence[Tensor]) -> list[Tensor]:
+def _answers(stack: UpperStack, key: int, artifact: HplmArtifact, encoded: _Encoded) -> list[Tensor]:
     answers: list[Tensor] = []
     hplm = stack.ready(key, lambda: artifact)
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        batch = rows[start : start + _ROWS_AT_ONCE]
-        hplms = [hplm] * len(batch)
-        answers += stack.run(stack.pack(batch, hplms), hplms)
+    for start in range(0, len(encoded.rows), _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
+        hplms = [hplm] * len(encoded.rows[some])
+        answers += stack.run(stack.pack(encoded.rows[some], hplms), hplms, encoded.middles[some])
     stack.release(hplm)
     return answers
 

@@ -27,6 +27,7 @@ from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range, qu
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
 from bench.kit.marks import Mark
+from bench.kit.rounded_upper import dequantised
 from layer_cases import LayerCases, relative_error
 
 pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
@@ -95,7 +96,7 @@ def test_errors_of_a_token_s_states_cancel_out(activation: str) -> None:
     lowest = inputs.lowest or 0.0
     states = lowest + torch.rand(200, 3072) * torch.linspace(1, 9, 200)[:, None]
     quantised = inputs.quantised(states)
-    errors = (inputs.restored(quantised) - states) / quantised.scales[:, None]
+    errors = (dequantised(inputs, quantised) - states) / quantised.scales[:, None]
     assert errors.abs().max() <= 0.51
     assert errors.mean(dim=1).abs().max() < 0.03  # of levels, six times the deviation of such a mean
 

@@ -3,84 +3,36 @@
 from __future__ import annotations
 
 import json
-import math
-import queue
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from backends.adapters.bank import HplmArtifact, read_artifact
-from backends.adapters.head import Head
-from backends.adapters.ladder import EarlyStep, Ladder, read_ladder, write_ladder
+from backends.adapters.bank import read_artifact
+from backends.adapters.ladder import Ladder
 from backends.clock import now_us
 from backends.engine import answering, emitted_queue, slotted_layers
 from backends.engine.insurance import Insurance
 from backends.engine.job import Job
-from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import (
-    CorruptFileError,
-    FingerprintMismatchError,
-    FormatVersionError,
-    HplmError,
-    UnavailableError,
-)
+from backends.errors import HplmError, UnavailableError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.admission import Admission
-from backends.storage import file_checksum, read_json, write_json, write_tensors
 from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
-from served_engine import HIDDEN, TINY, Responses, running
+from ladder_cases import LENGTHS, answers, ask, damaged, ladder_of, rows
+from served_engine import TINY, Responses, running
 from waiting import LIMIT_S, wait_until
-
-LENGTHS = [3, 9, 20, 4, 17, 6]
 
 
 @pytest.fixture
 def topic(tiny_home: Home) -> HplmEntry:
     return Registry.open(tiny_home).hplm("acme/topic")
-
-
-def ladder_of(home: Home, entry: HplmEntry, threshold: float) -> Ladder:
-    root = RootFolder(home.root("tiny"))
-    own = read_artifact(home.path / entry.folder, root.fingerprint).head
-    torch.manual_seed(4)
-    head = Head(torch.randn(own.weight.shape), torch.randn(own.bias.shape))
-    ladder = Ladder(EarlyStep(1, head, 2.0, threshold), 0.5, {"max_drop": 1.0})
-    write_ladder(home.path / entry.folder, ladder, root.fingerprint)
-    return ladder
-
-
-def rows() -> list[np.ndarray]:
-    rng = np.random.default_rng(5)
-    return [rng.normal(size=(length, HIDDEN)).astype(np.float16) for length in LENGTHS]
-
-
-def ask(service: UpperService, entry: HplmEntry, level: str, deadline_us: int | None = None) -> list[Responses]:
-    """One request for each row."""
-    pending: list[Responses] = []
-    for row in rows():
-        ticket = Ticket(entry.key, len(row), False, deadline_us, level=level)
-        pending.append(queue.Queue())
-        service.submit(fold_rows([row]), encode_tickets([ticket]), [b""], pending[-1].put)
-    return pending
-
-
-def answers(pending: list[Responses]) -> Iterator[dict[str, Any]]:
-    for each in pending:
-        answered = each.get(timeout=30)
-        assert isinstance(answered, list), answered
-        yield json.loads(answered[0])
 
 
 def expected(home: Home, entry: HplmEntry, ladder: Ladder, after: int | None) -> list[dict[str, Any]]:
@@ -333,75 +285,3 @@ def test_the_cost_model_learns_from_the_layers_that_rows_passed(tiny_home: Home,
         wait_until(lambda: bool(costs._recent))  # answers are sent while the batch still runs
         shape = costs._recent[-1].shape
     assert (shape.rows, shape.tokens) == (2 * len(LENGTHS), 1.5 * sum(LENGTHS))  # one of two layers, and both
-
-
-def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -> None:
-    ladder, folder = ladder_of(tiny_home, topic, threshold=0.75), tiny_home.path / topic.folder
-    fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
-    read = read_ladder(folder, fingerprint)
-    assert read is not None
-    assert replace(read.early, head=ladder.early.head) == ladder.early and read.certified == ladder.certified
-    torch.testing.assert_close(read.early.head.weight, ladder.early.head.weight.half())
-    assert read_ladder(folder.parent, fingerprint) is None
-    with pytest.raises(FingerprintMismatchError):
-        read_ladder(folder, "another")
-
-
-CERTIFIED: dict[str, object] = {
-    "a word": {"disagreement": "little"},
-    "a list": {"disagreement": [0.1]},
-    "no number": {"disagreement": math.nan},
-    "too large": {"disagreement": 10**400},
-    "no figures": 0.1,
-}
-
-
-def damaged(folder: Path, how: str) -> type[Exception]:
-    manifest = read_json(folder / "levels.json")
-    manifest.pop("checksum", None)
-    if how == "newer":
-        write_json(folder / "levels.json", {**manifest, "format_version": 99})
-        return FormatVersionError
-    if how == "another root":
-        write_json(folder / "levels.json", {**manifest, "root_fingerprint": "another"})
-        return FingerprintMismatchError
-    if how == "endless":
-        heads = folder / "exits.safetensors"
-        write_tensors(heads, {name: tensor / 0 for name, tensor in load_file(heads).items()})
-        write_json(folder / "levels.json", {**manifest, "heads_checksum": file_checksum(heads)})
-    elif how == "heads":
-        (folder / "exits.safetensors").write_bytes(b"short")
-    elif how == "missing":
-        (folder / "exits.safetensors").unlink()
-    elif how == "text":
-        (folder / "levels.json").write_text("{")
-    elif how in CERTIFIED:
-        write_json(folder / "levels.json", {**manifest, "certified": CERTIFIED[how]})
-    else:
-        early, full = manifest["ladder"]
-        changes = {"after": {"after": 7}, "temperature": {"temperature": -1.0}, "nan": {"temperature": "nan"}}[how]
-        write_json(folder / "levels.json", {**manifest, "ladder": [{**early, **changes}, full]})
-    return CorruptFileError
-
-
-@pytest.mark.parametrize(
-    "how",
-    ["newer", "another root", "heads", "endless", "missing", "text", "after", "temperature", "nan", *CERTIFIED],
-)
-def test_a_damaged_ladder_costs_early_answers_only(
-    tiny_home: Home, topic: HplmEntry, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    ladder_of(tiny_home, topic, threshold=0.0)
-    root = RootFolder(tiny_home.root("tiny"))
-    error = damaged(tiny_home.path / topic.folder, how)
-
-    def read() -> HplmArtifact:
-        ladder = read_ladder(tiny_home.path / topic.folder, root.fingerprint)
-        artifact = read_artifact(tiny_home.path / topic.folder, root.fingerprint)
-        return artifact.with_ladder(ladder, root.geometry.num_upper_layers)
-
-    with pytest.raises(error):
-        read()
-    with running(tiny_home) as service:
-        assert all("level" not in answer for answer in answers(ask(service, topic, AUTO)))
-    assert "acme/topic is answered in full" in caplog.text

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,20 +16,23 @@ import torch
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
-from backends.adapters.pooling import NO_POOLING
+from backends.adapters.pooling import NO_POOLING, PAIR_POOLING
 from backends.engine import precision
+from backends.engine.stack import UpperStack
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.int8_file import Int8Fidelity, read_fidelity, read_smoothing
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
+from builder.construct.hplm.hplms import publish_artifact
 from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 from builder.profiling import preparing_int8
 from builder.profiling.preparing_int8 import equal_labels, quantise_root, smoothing_of_states
 from builder.progress import Step
 from cli.hplm import show
+from seeds import SEED
 
 pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 Run = Callable[..., str]
@@ -170,6 +174,29 @@ def test_labels_of_words_outside_entities_do_not_count() -> None:
     assert equal_labels(tagger, outside, outside, [torch.tensor([1], dtype=torch.int32)]) is None
     sorter = HplmArtifact("acme/topic", "root", "classification", ("a", "b", "c"), "cls", AdapterSet(), head)
     assert equal_labels(sorter, [*torch.eye(3)], [torch.eye(3)[0]] * 3, [words] * 3) == pytest.approx(1 / 3)
+
+
+def test_hplms_of_pairs_are_compared_on_pairs(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert preparing_int8._pairs(["a", "b", "c"]) == [("a", "c"), ("b", "b"), ("c", "b")]
+    torch.manual_seed(SEED)
+    root, run, middles = RootFolder(tiny_home.root("tiny")), UpperStack.run, list[int | None]()
+    head = Head(torch.randn(2, 4 * root.geometry.hidden_size), torch.zeros(2))
+    labels = ("like", "unlike")
+    alike = HplmArtifact(
+        "acme/alike", root.fingerprint, "classification", labels, PAIR_POOLING, AdapterSet(), head, pair=True
+    )
+
+    def noted(stack: UpperStack, *arguments: Any) -> list[torch.Tensor]:
+        middles.extend(arguments[2])
+        return run(stack, *arguments)
+
+    monkeypatch.setattr(UpperStack, "run", noted)
+    with closing(Registry.open(tiny_home)) as registry:
+        publish_artifact(tiny_home, registry, alike, registry.hplm("acme/mood").domain, {})
+        fidelity = quantise_root(tiny_home, registry, "tiny", [])
+    assert 0.8 < fidelity.equal_labels["acme/alike@1"] <= 1.0
+    # In int8 and in fp32, each text in one pair; all other rows are single texts.
+    assert sum(middle is not None for middle in middles) == 2 * fidelity.texts
 
 
 def test_a_damaged_hplm_is_left_out_and_named(tiny_home: Home, run_hplm: Run) -> None:
