@@ -27,8 +27,8 @@ from builder.placement.planner.replan import replan, selection_of
 from builder.placement.planner.slices import Slices
 from builder.placement.planner.traffic import Traffic
 
-_ALONE_US, _SIZE_BYTES = 12_000, 1_000_000_000
-_ROOTS_PER_DEVICE = 2.5
+_SIZE_BYTES = 1_000_000_000
+ROOTS_PER_DEVICE = 2.5
 _SLO_SCALE = 5
 _UNSEEN = 7_919
 """Added to a window's seed for requests of the same kind."""
@@ -52,6 +52,7 @@ class DriftSettings:
         observed: The share of a window that is recorded before a placement is made of it.
         surge: How many times as much the root is asked that surges in a drifting window.
         load: Of all devices, in the mean; that of the others falls where one surges.
+        alone_us: What a row takes of a device; a request has five times as long.
     """
 
     num_roots: int = 12
@@ -63,6 +64,7 @@ class DriftSettings:
     load: float = 0.35
     exponent: float = 1.0
     cv: float = 2.0
+    alone_us: int = 12_000
     costs: MoveCosts = field(default=MoveCosts())
 
 
@@ -114,7 +116,7 @@ def drift_figures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def windows_of(settings: DriftSettings, seed: int) -> list[Window]:
     rng = np.random.default_rng(seed)
-    total_per_s = settings.load * settings.num_devices * 1e6 / _ALONE_US
+    total_per_s = settings.load * settings.num_devices * 1e6 / settings.alone_us
     rates = total_per_s * np.array(shares(settings.num_roots, settings.exponent))
     found = [_window(settings, rates.tolist(), int(rng.integers(1 << 30)), drifts=False)]
     drifted = rates
@@ -128,14 +130,14 @@ def windows_of(settings: DriftSettings, seed: int) -> list[Window]:
 
 
 def _window(settings: DriftSettings, rates: Sequence[float], seed: int, drifts: bool) -> Window:
-    patience_us = [_SLO_SCALE * _ALONE_US] * len(rates)
+    patience_us = [_SLO_SCALE * settings.alone_us] * len(rates)
     drawn = [gamma_traffic(rates, settings.cv, settings.window_s, patience_us, each) for each in (seed, seed + _UNSEEN)]
     return Window(drawn[0], drawn[1], drifts)
 
 
 def _fleet(settings: DriftSettings, traffic: Traffic) -> Fleet:
-    models = tuple(even_model(f"r{number}", _ALONE_US, _SIZE_BYTES) for number in range(settings.num_roots))
-    where = devices(settings.num_devices, round(_ROOTS_PER_DEVICE * _SIZE_BYTES), settings.num_devices)
+    models = tuple(even_model(f"r{number}", settings.alone_us, _SIZE_BYTES) for number in range(settings.num_roots))
+    where = devices(settings.num_devices, round(ROOTS_PER_DEVICE * _SIZE_BYTES), settings.num_devices)
     fingerprints = {model.root: model.root for model in models}
     return Fleet(models, where, fingerprints, traffic, stage_counts=NO_STAGES)
 
