@@ -8,7 +8,7 @@ for. The free one is made for each window beforehand, and its moves take no time
 Paced: the same on the servers of `hplm fleet serve`, whose devices wait instead of computing: gateway, Triton, lower
 half, queues, admission, recording of the traffic, planner and `hplm fleet apply` are real. Of one window, as a restart
 takes seconds here too. The same requests are sent in turn to the three placements, and are foretold by the simulation
-with what a restart took before. Lost requests got neither an answer nor a rejection by a server.
+with what a row and a restart took before. Lost requests got neither an answer nor a rejection by a server.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass, field
 from statistics import mean
 from typing import Any
 
+from bench.kit.drifting.judgement import paced_figures
+from bench.kit.drifting.runs import played_drift
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
-from bench.kit.fleet.drift_judgement import paced_figures
-from bench.kit.fleet.drift_runs import played_drift
 from bench.kit.placing.drift import DriftSettings, Way, drift_figures, drift_rows
 
 PARTS = ("simulated", "paced")
 _PACED = DriftSettings(
-    num_roots=6, num_devices=4, drifts=(True,), window_s=190.0, observed=0.12, load=0.45, alone_us=50_000
+    num_roots=6, num_devices=4, drifts=(True,), window_s=180.0, observed=0.12, load=0.45, alone_us=50_000
 )
 Row = Mapping[str, Any]
 
@@ -72,10 +72,12 @@ def simulated(settings: Settings, seed: int) -> Found:
 
 def paced(settings: Settings, seed: int) -> Found:
     played = played_drift(settings.paced, seed)
-    foretold = drift_rows(dataclasses.replace(settings.paced, costs=played.costs), seed)
+    known = dataclasses.replace(settings.paced, costs=played.costs, slowness=played.slowness)
+    foretold = drift_rows(known, seed)
     rows: list[Row] = [run.row() for run in played.runs]
     rows += [{"part": "foretold", **row} for row in foretold]
-    return Found(paced_figures(played.runs, drift_figures(foretold)), rows)
+    figures = paced_figures(played.runs, drift_figures(foretold))
+    return Found({**figures, "paced_slowness": played.slowness, "idle_restart_s": played.costs.reload_s}, rows)
 
 
 def add_options(arguments: ArgumentParser) -> None:

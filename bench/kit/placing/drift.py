@@ -53,6 +53,7 @@ class DriftSettings:
         surge: How many times as much the root is asked that surges in a drifting window.
         load: Of all devices, in the mean; that of the others falls where one surges.
         alone_us: What a row takes of a device; a request has five times as long.
+        slowness: Times as long as that it takes in truth, of which rates and deadlines know nothing.
     """
 
     num_roots: int = 12
@@ -65,6 +66,7 @@ class DriftSettings:
     exponent: float = 1.0
     cv: float = 2.0
     alone_us: int = 12_000
+    slowness: float = 1.0
     costs: MoveCosts = field(default=MoveCosts())
 
 
@@ -136,7 +138,8 @@ def _window(settings: DriftSettings, rates: Sequence[float], seed: int, drifts: 
 
 
 def _fleet(settings: DriftSettings, traffic: Traffic) -> Fleet:
-    models = tuple(even_model(f"r{number}", settings.alone_us, _SIZE_BYTES) for number in range(settings.num_roots))
+    takes_us = round(settings.slowness * settings.alone_us)
+    models = tuple(even_model(f"r{number}", takes_us, _SIZE_BYTES) for number in range(settings.num_roots))
     where = devices(settings.num_devices, round(ROOTS_PER_DEVICE * _SIZE_BYTES), settings.num_devices)
     fingerprints = {model.root: model.root for model in models}
     return Fleet(models, where, fingerprints, traffic, stage_counts=NO_STAGES)

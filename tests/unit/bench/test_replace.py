@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.kit.fleet.drift_home import DriftHome, drift_home, write_rows
-from bench.kit.fleet.drift_judgement import Moved, WindowRun, paced_figures
+from bench.kit.drifting.home import DriftHome, drift_home, write_rows
+from bench.kit.drifting.judgement import Moved, WindowRun, paced_figures
 from bench.kit.placing.drift import DriftSettings, Way, drift_figures, drift_rows, windows_of
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.routing import Routing
@@ -49,6 +49,12 @@ def test_moves_that_take_no_time_lose_nothing() -> None:
     assert sum(row["always"] for row in rows) > sum(row["always"] for row in dear)
     figures = drift_figures(rows)
     assert figures["attainment_static"] <= figures["attainment_replaced"] <= figures["attainment_free"] + 0.01
+
+
+def test_slow_devices_meet_the_same_requests() -> None:
+    rows, slow = (drift_rows(replace(SMALL, drifts=(True,), slowness=factor), seed=3) for factor in (1.0, 1.5))
+    assert [row["requests"] for row in rows] == [row["requests"] for row in slow]
+    assert slow[0]["free"] < rows[0]["free"] - 0.01
 
 
 def test_figures_weigh_windows_by_their_requests() -> None:

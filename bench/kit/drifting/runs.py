@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.kit.fleet.drift_home import UPPER, DriftHome, drift_home, write_rows
-from bench.kit.fleet.drift_judgement import WAYS, Moved, WindowRun
+from bench.kit.drifting.home import UPPER, DriftHome, drift_home, write_rows
+from bench.kit.drifting.judgement import WAYS, Moved, WindowRun
 from bench.kit.fleet.load import FleetClients
 from bench.kit.fleet.running import RunningFleet, running_fleet
 from bench.kit.placing.drift import DriftSettings, Way, Window, windows_of
@@ -42,14 +42,21 @@ _BEGIN_S = 2.0
 _LOADED_AT_ONCE = 1e15
 """Bytes a second: what reading these small roots takes is part of a restart."""
 _WARM_IN_FLIGHT = 8
+_FULL_ROWS, _FULL_IN_FLIGHT = 120, 4
 
 
 @dataclass(frozen=True)
 class DriftRuns:
-    """What was played, and what a restart takes where nothing is asked."""
+    """What was played, and what was known before.
+
+    Attributes:
+        costs: What a restart takes where nothing is asked.
+        slowness: What a row takes of a full server, its watchdog's rows too, over what its device was told.
+    """
 
     runs: Sequence[WindowRun]
     costs: MoveCosts
+    slowness: float
 
 
 def played_drift(settings: DriftSettings, seed: int) -> DriftRuns:
@@ -66,8 +73,9 @@ def played_drift(settings: DriftSettings, seed: int) -> DriftRuns:
         with running_fleet(home.home, serving, settings.num_devices, ["--shared-cores"]) as fleet:
             drift = _Drift(home, fleet, clients, settings, first, windows, seed)
             drift.warm()
-            costs = drift.costs()
-            return DriftRuns([run for way in one_by_one(WAYS, "replace", "paced") for run in drift.play(way)], costs)
+            slowness, costs = drift.slowness(), drift.costs()
+            runs = [run for way in one_by_one(WAYS, "replace", "paced") for run in drift.play(way)]
+            return DriftRuns(runs, costs, slowness)
 
 
 class _Drift:
@@ -94,6 +102,15 @@ class _Drift:
         """Let each hPLM be asked once."""
         rows = [(hplm, self._home.texts[0]) for of_root in self._home.hplms for hplm in of_root]
         self._clients.full(self._fleet.grpc_url, rows, _WARM_IN_FLIGHT)
+
+    def slowness(self) -> float:
+        """Keep a server full with rows for the roots that it holds."""
+        server = self._fleet.servers()[0]
+        held = range(len(self._home.hplms)) if server.roots is None else map(self._home.roots.index, server.roots)
+        hplms = [hplm for root in held for hplm in self._home.hplms[root]]
+        rows = [(hplms[number % len(hplms)], self._home.texts[0]) for number in range(_FULL_ROWS)]
+        per_s = self._clients.full(f"127.0.0.1:{server.grpc}", rows, _FULL_IN_FLIGHT).rows_per_s(_FULL_IN_FLIGHT)
+        return 1e6 / per_s / self._settings.alone_us
 
     def costs(self) -> MoveCosts:
         """Measure a restart before anything is predicted."""
