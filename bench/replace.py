@@ -6,9 +6,10 @@ of a window, and its steps take what `MoveCosts` says. `always` changes whatever
 for. The free one is made for each window beforehand, and its moves take no time.
 
 Paced: the same on the servers of `hplm fleet serve`, whose devices wait instead of computing: gateway, Triton, lower
-half, queues, admission, recording of the traffic, planner and `hplm fleet apply` are real. Of one window, as a restart
-takes seconds here too. The same requests are sent in turn to the three placements, and are foretold by the simulation
-with what a row and a restart took before. Lost requests got neither an answer nor a rejection by a server.
+half, queues, admission, recording of the traffic, planner and `hplm fleet apply` are real. A paced server rejects
+requests for roots that it does not hold, as its device has room for two. Of one window, as a restart takes seconds here
+too. The same requests are sent in turn to the three placements, and are foretold by the simulation with what a row and
+a restart took before. Lost requests got neither an answer nor a rejection by a server.
 """
 
 from __future__ import annotations

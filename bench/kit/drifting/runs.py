@@ -2,8 +2,8 @@
 
 The servers are those of `hplm fleet serve`, behind its gateway; only their devices wait instead of computing. A new
 placement is made of what the servers have recorded since the window's begin, by the planner of `hplm place`, and
-`hplm fleet apply` restarts what is to hold other roots while requests come. All roots are small, so that each server
-could hold all: it is the placement that says which, and the gateway that keeps to it.
+`hplm fleet apply` restarts what is to hold other roots while requests come. All roots are small, so a paced server
+rejects requests for those that it does not hold: a real one would load them, or have no memory for them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from backends.held_roots import holds
 from bench.kit.drifting.home import UPPER, DriftHome, drift_home, write_rows
 from bench.kit.drifting.judgement import WAYS, Moved, WindowRun
 from bench.kit.fleet.load import FleetClients
@@ -23,7 +24,7 @@ from bench.kit.placing.drift import DriftSettings, Way, Window, windows_of
 from bench.kit.progress import one_by_one
 from bench.kit.served import Serving
 from bench.kit.twins.paced import paced_code
-from builder.fleet.fleet_folder import FleetFolder
+from builder.fleet.fleet_folder import FleetFolder, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.placement.planner.hysteresis import Hysteresis
 from builder.placement.planner.move_costs import MoveCosts
@@ -99,15 +100,24 @@ class _Drift:
         self._costs = MoveCosts()
 
     def warm(self) -> None:
-        """Let each hPLM be asked once."""
-        rows = [(hplm, self._home.texts[0]) for of_root in self._home.hplms for hplm in of_root]
-        self._clients.full(self._fleet.grpc_url, rows, _WARM_IN_FLIGHT)
+        """Send each server one request for each hPLM of the roots that it holds."""
+        for server in self._fleet.servers():
+            rows = [(hplm, self._home.texts[0]) for hplm in self._held(server)]
+            if rows:
+                self._clients.full(f"127.0.0.1:{server.grpc}", rows, _WARM_IN_FLIGHT)
+
+    def _held(self, server: ServerEntry) -> list[str]:
+        """Return the hPLMs of a server's roots."""
+        return [
+            hplm
+            for root, hplms in zip(self._home.roots, self._home.hplms, strict=True)
+            if holds(server.roots, root)
+            for hplm in hplms
+        ]
 
     def slowness(self) -> float:
         """Keep a server full with rows for the roots that it holds."""
-        server = self._fleet.servers()[0]
-        held = range(len(self._home.hplms)) if server.roots is None else map(self._home.roots.index, server.roots)
-        hplms = [hplm for root in held for hplm in self._home.hplms[root]]
+        server, hplms = next((each, held) for each in self._fleet.servers() if (held := self._held(each)))
         rows = [(hplms[number % len(hplms)], self._home.texts[0]) for number in range(_FULL_ROWS)]
         per_s = self._clients.full(f"127.0.0.1:{server.grpc}", rows, _FULL_IN_FLIGHT).rows_per_s(_FULL_IN_FLIGHT)
         return 1e6 / per_s / self._settings.alone_us
