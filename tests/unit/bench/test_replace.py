@@ -57,6 +57,14 @@ def test_slow_devices_meet_the_same_requests() -> None:
     assert slow[0]["free"] < rows[0]["free"] - 0.01
 
 
+def test_plans_know_nothing_of_slowness() -> None:
+    settings = replace(SMALL, drifts=(True, True), costs=AT_ONCE)
+    rows, slow = (drift_rows(replace(settings, slowness=factor), seed=3) for factor in (1.0, 2.5))
+    for what in ("replaced_steps", "always_steps", "replaced_nowhere"):
+        assert [row[what] for row in rows] == [row[what] for row in slow]
+    assert sum(row["always_steps"] for row in rows) > 0
+
+
 def test_figures_weigh_windows_by_their_requests() -> None:
     row = {"static": 0.5, "replaced": 0.8, "always": 0.6, "free": 0.9, "requests": 100, "drifts": True}
     row |= {f"{way}_{what}": 2 for way in ("replaced", "always") for what in ("steps", "nowhere")}
