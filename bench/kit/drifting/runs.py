@@ -75,6 +75,7 @@ def played_drift(settings: DriftSettings, seed: int) -> DriftRuns:
             drift = _Drift(home, fleet, clients, settings, first, windows, seed)
             drift.warm()
             slowness, costs = drift.slowness(), drift.costs()
+            drift.warm()  # the server that was restarted
             runs = [run for way in one_by_one(WAYS, "replace", "paced") for run in drift.play(way)]
             return DriftRuns(runs, costs, slowness)
 
@@ -101,6 +102,7 @@ class _Drift:
 
     def warm(self) -> None:
         """Send each server one request for each hPLM of the roots that it holds."""
+        self._fleet.wait_ready()
         for server in self._fleet.servers():
             rows = [(hplm, self._home.texts[0]) for hplm in self._held(server)]
             if rows:
@@ -135,6 +137,7 @@ class _Drift:
         for number, (rows, alike) in enumerate(self._windows, start=1):
             if way is Way.FREE:
                 self._place(self._own(alike))
+                self.warm()
             begun, starts_at = self._begin(rows)
             moved, away = self._move(starts_at) if way is Way.REPLACED else (Moved(), ())
             yield WindowRun(way, number, len(rows), begun.result().requests, moved, away)
