@@ -93,6 +93,7 @@ def add_options(arguments: ArgumentParser) -> None:
         "free_over_replaced_points": at_least(0),
         "paced_replaced_over_static_points": at_least(0),
         "paced_free_over_replaced_points": at_least(0),
+        "paced_restarts": at_least(1),
         "lost_requests": at_most(0),
     },
     add_options=add_options,
