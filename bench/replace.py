@@ -9,7 +9,8 @@ Paced: the same on the servers of `hplm fleet serve`, whose devices wait instead
 half, queues, admission, recording of the traffic, planner and `hplm fleet apply` are real. A paced server rejects
 requests for roots that it does not hold, as its device has room for two. Of one window, as a restart takes seconds here
 too. The same requests are sent in turn to the three placements, and are foretold by the simulation with what a row and
-a restart took before. Lost requests got neither an answer nor a rejection by a server.
+a restart took before. Lost requests got neither an answer nor a rejection by a server, or were
+not sent.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from statistics import mean
 
 import numpy as np
 
-from bench.kit.fleet.judgement import failed
+from bench.kit.fleet.judgement import Bools, failed
 from bench.kit.placing.drift import Way
+from loadtest.outcome import Kind
 from loadtest.requests import Requests
 
 WAYS = (Way.STATIC, Way.REPLACED, Way.FREE)
@@ -29,14 +30,13 @@ class WindowRun:
     """One window, played one way.
 
     Attributes:
-        planned: Its requests; those without an outcome are lost.
+        requests: All that were planned, with their outcomes.
         moved: Within the window; a free placement is there before.
         away: Roots of the traffic that stood nowhere while a server was restarted, by the plan.
     """
 
     way: Way
     window: int
-    planned: int
     requests: Requests
     moved: Moved = Moved()
     away: tuple[str, ...] = ()
@@ -47,8 +47,13 @@ class WindowRun:
 
     @property
     def lost(self) -> int:
-        """Requests that got neither an answer nor a rejection by a server."""
-        return self.planned - len(self.requests) + int(failed(self.requests).sum())
+        """Requests that got neither an answer nor a rejection by a server, those too that the clients sent too late."""
+        return int((failed(self.requests) | self._unsent).sum())
+
+    @property
+    def _unsent(self) -> Bools:
+        """Shape: [requests]."""
+        return np.equal(self.requests.kinds, str(Kind.UNSENT))
 
     def row(self) -> dict[str, object]:
         unanswered = Counter(reason for reason in self.requests.reasons.tolist() if reason)
@@ -56,9 +61,10 @@ class WindowRun:
             "part": "paced",
             "way": self.way,
             "window": self.window,
-            "requests": self.planned,
-            "attainment": self.on_time / max(1, self.planned),
+            "requests": len(self.requests),
+            "attainment": self.on_time / max(1, len(self.requests)),
             "lost": self.lost,
+            "of them not sent": int(self._unsent.sum()),
             "restarted servers": self.moved.servers,
             "restarts took s": self.moved.took_s,
             "roots without a server meanwhile": " ".join(self.away),
@@ -89,4 +95,4 @@ def paced_figures(runs: Sequence[WindowRun], foretold: Mapping[str, float]) -> d
 
 
 def _share(runs: Sequence[WindowRun]) -> float:
-    return sum(run.on_time for run in runs) / max(1, sum(run.planned for run in runs))
+    return sum(run.on_time for run in runs) / max(1, sum(len(run.requests) for run in runs))

@@ -140,7 +140,7 @@ class _Drift:
                 self.warm()
             begun, starts_at = self._begin(rows)
             moved, away = self._move(starts_at) if way is Way.REPLACED else (Moved(), ())
-            yield WindowRun(way, number, len(rows), begun.result().requests, moved, away)
+            yield WindowRun(way, number, begun.result().requests, moved, away)
 
     def _begin(self, rows: Sequence[Row]) -> tuple[Future[Played], float]:
         starts_at = time.monotonic() + _BEGIN_S

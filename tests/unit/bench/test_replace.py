@@ -112,11 +112,12 @@ def test_the_planner_gives_each_paced_server_two_roots_and_the_gateway_knows_the
     assert len(routing.of_tenant) == len(root_of)
 
 
-def run(way: Way, errors: list[ClientError | None], planned: int | None = None, moved: Moved = Moved()) -> WindowRun:
-    """A window whose requests are answered at once, or end with an error."""
-    schedule = Schedule.of(Row(float(number), "acme/topic", "two words", 250) for number in range(len(errors)))
+def run(way: Way, errors: list[ClientError | None], unsent: int = 0, moved: Moved = Moved()) -> WindowRun:
+    """A window whose requests are answered at once, or end with an error; the last ones are not sent."""
+    schedule = Schedule.of(Row(float(number), "acme/topic", "two words", 250) for number in range(len(errors) + unsent))
     outcomes = [Outcome.of(number, number, number + 0.1, error) for number, error in enumerate(errors)]
-    return WindowRun(way, 1, planned or len(errors), Requests.of(schedule, outcomes), moved)
+    outcomes += [Outcome.unsent(len(errors) + number, 9.0) for number in range(unsent)]
+    return WindowRun(way, 1, Requests.of(schedule, outcomes), moved)
 
 
 def test_lost_is_what_no_server_answered_or_rejected() -> None:
@@ -124,7 +125,9 @@ def test_lost_is_what_no_server_answered_or_rejected() -> None:
     broken = UnavailableError("upstream connect error or disconnect/reset before headers")
     assert run(Way.REPLACED, [None, late]).lost == 0
     assert run(Way.REPLACED, [None, broken, NotReadyError("the server is stopping")]).lost == 2
-    assert run(Way.REPLACED, [None, None], planned=5).lost == 3
+    unsent = run(Way.REPLACED, [None, None, late], unsent=2)
+    assert unsent.lost == 2 and unsent.row()["of them not sent"] == 2
+    assert unsent.row()["requests"] == 5 and unsent.row()["attainment"] == pytest.approx(0.4)
 
 
 def test_paced_figures_stand_beside_foretold_ones() -> None:
