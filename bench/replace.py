@@ -8,9 +8,8 @@ for. The free one is made for each window beforehand, and its moves take no time
 Paced: the same on the servers of `hplm fleet serve`, whose devices wait instead of computing: gateway, Triton, lower
 half, queues, admission, recording of the traffic, planner and `hplm fleet apply` are real. A paced server rejects
 requests for roots that it does not hold, as its device has room for two. Of one window, as a restart takes seconds here
-too. The same requests are sent in turn to the three placements, and are foretold by the simulation with what a row and
-a restart took before. Lost requests got neither an answer nor a rejection by a server, or were
-not sent.
+too. The same requests are sent in turn to the three placements. The simulation predicts the shares on time, with what a
+row and a restart took before. Lost requests got neither an answer nor a rejection by a server.
 """
 
 from __future__ import annotations
@@ -49,37 +48,37 @@ _QUICK = Settings(
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one part has found."""
+class Measured:
+    """Figures and rows of one part."""
 
     figures: Mapping[str, float]
     rows: Sequence[Row]
 
 
-def simulated(settings: Settings, seed: int) -> Found:
+def simulated(settings: Settings, seed: int) -> Measured:
     rows: list[Row] = []
-    found = []
+    measured = []
     for number in range(settings.seeds):
         of_seed = drift_rows(settings.simulated, seed + number)
         rows += [{"part": "simulated", "seed": seed + number, **row} for row in of_seed]
-        found.append(drift_figures(of_seed))
-    figures = {name: mean(each[name] for each in found) for name in found[0]}
+        measured.append(drift_figures(of_seed))
+    figures = {name: mean(each[name] for each in measured) for name in measured[0]}
     figures |= {
         "replaced_over_static_points": _points(figures, Way.REPLACED, Way.STATIC),
         "replaced_over_always_points": _points(figures, Way.REPLACED, Way.ALWAYS),
         "free_over_replaced_points": _points(figures, Way.FREE, Way.REPLACED),
     }
-    return Found(figures, rows)
+    return Measured(figures, rows)
 
 
-def paced(settings: Settings, seed: int) -> Found:
+def paced(settings: Settings, seed: int) -> Measured:
     played = played_drift(settings.paced, seed)
     known = dataclasses.replace(settings.paced, costs=played.costs, slowness=played.slowness)
-    foretold = drift_rows(known, seed)
+    predicted = drift_rows(known, seed)
     rows: list[Row] = [run.row() for run in played.runs]
-    rows += [{"part": "foretold", **row} for row in foretold]
-    figures = paced_figures(played.runs, drift_figures(foretold))
-    return Found({**figures, "paced_slowness": played.slowness, "idle_restart_s": played.costs.reload_s}, rows)
+    rows += [{"part": "predicted", **row} for row in predicted]
+    figures = paced_figures(played.runs, drift_figures(predicted))
+    return Measured({**figures, "paced_slowness": played.slowness, "idle_restart_s": played.costs.reload_s}, rows)
 
 
 def add_options(arguments: ArgumentParser) -> None:
@@ -102,9 +101,9 @@ def add_options(arguments: ArgumentParser) -> None:
 def replace(options: Namespace) -> Result:
     settings = _QUICK if options.quick else Settings()
     parts = {"simulated": simulated, "paced": paced}
-    found = [parts[name](settings, options.seed) for name in PARTS if name in (options.only or PARTS)]
-    figures = {name: value for each in found for name, value in each.figures.items()}
-    return Result(asdict(settings), figures, [row for each in found for row in each.rows])
+    measured = [parts[name](settings, options.seed) for name in PARTS if name in (options.only or PARTS)]
+    figures = {name: value for each in measured for name, value in each.figures.items()}
+    return Result(asdict(settings), figures, [row for each in measured for row in each.rows])
 
 
 def _points(figures: Mapping[str, float], above: Way, below: Way) -> float:

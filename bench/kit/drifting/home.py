@@ -1,4 +1,4 @@
-"""A home of several small roots for paced servers, and what the planner is told of it."""
+"""A home of several small roots for paced servers, and the problem that the planner reads from it."""
 
 from __future__ import annotations
 

@@ -73,21 +73,21 @@ class WindowRun:
         }
 
 
-def paced_figures(runs: Sequence[WindowRun], foretold: Mapping[str, float]) -> dict[str, float]:
+def paced_figures(runs: Sequence[WindowRun], predicted: Mapping[str, float]) -> dict[str, float]:
     """Return shares of all requests by way, and how far the simulation was from them.
 
-    `foretold` are the simulation's figures of the same requests.
+    `predicted` are the simulation's figures of the same requests.
     """
     share = {way: _share([run for run in runs if run.way == way]) for way in WAYS}
     moved = [run.moved for run in runs if run.moved.servers]
     restarted = sum(each.servers for each in moved)
-    errors = [abs(share[way] - foretold[f"attainment_{way}"]) for way in WAYS]
+    errors = [abs(share[way] - predicted[f"attainment_{way}"]) for way in WAYS]
     return {
         **{f"paced_attainment_{way}": share[way] for way in WAYS},
-        **{f"foretold_attainment_{way}": foretold[f"attainment_{way}"] for way in WAYS},
+        **{f"predicted_attainment_{way}": predicted[f"attainment_{way}"] for way in WAYS},
         "paced_replaced_over_static_points": 100 * (share[Way.REPLACED] - share[Way.STATIC]),
         "paced_free_over_replaced_points": 100 * (share[Way.FREE] - share[Way.REPLACED]),
-        "foretold_error_points": 100 * mean(errors),
+        "predicted_error_points": 100 * mean(errors),
         "lost_requests": float(sum(run.lost for run in runs)),
         "paced_restarts": float(restarted),
         "paced_restart_s": sum(each.took_s for each in moved) / restarted if restarted else 0.0,

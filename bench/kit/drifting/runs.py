@@ -52,7 +52,7 @@ class DriftRuns:
 
     Attributes:
         costs: What a restart takes where nothing is asked.
-        slowness: What a row takes of a full server, its watchdog's rows too, over what its device was told.
+        slowness: What a row takes of a full server, its watchdog's rows too, over the pace of its device.
     """
 
     runs: Sequence[WindowRun]

@@ -1,4 +1,4 @@
-"""`bench.replace`: how its traffic drifts, that moves cost what they take, and what paced servers are sent and told."""
+"""`bench.replace`: how its traffic drifts, that moves cost what they take, and what paced servers are sent."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_lost_is_what_no_server_answered_or_rejected() -> None:
     assert unsent.row()["requests"] == 5 and unsent.row()["attainment"] == pytest.approx(0.4)
 
 
-def test_paced_figures_stand_beside_foretold_ones() -> None:
+def test_paced_figures_stand_beside_predicted_ones() -> None:
     late = UnavailableError("predicted to be answered in 300 ms; the deadline is in 240 ms")
     runs = [
         run(Way.STATIC, [None, late, late, late]),
@@ -138,11 +138,11 @@ def test_paced_figures_stand_beside_foretold_ones() -> None:
         run(Way.REPLACED, [None, None, None, None], moved=Moved(1, 9.0)),
         run(Way.FREE, [None, None, None, None]),
     ]
-    foretold = {f"attainment_{way}": share for way, share in zip(Way, (0.35, 0.75, 0.7, 0.8), strict=True)}
-    figures = paced_figures(runs, foretold)
+    predicted = {f"attainment_{way}": share for way, share in zip(Way, (0.35, 0.75, 0.7, 0.8), strict=True)}
+    figures = paced_figures(runs, predicted)
     assert figures["paced_attainment_replaced"] == pytest.approx(0.75), "of all requests of both windows"
     assert figures["paced_replaced_over_static_points"] == pytest.approx(50)
     assert figures["paced_free_over_replaced_points"] == pytest.approx(25)
-    assert figures["foretold_error_points"] == pytest.approx(10)
+    assert figures["predicted_error_points"] == pytest.approx(10)
     assert (figures["lost_requests"], figures["paced_restarts"], figures["paced_restart_s"]) == (0, 3, 7)
     assert Counter(each.row()["lost"] for each in runs) == {0: 4}
