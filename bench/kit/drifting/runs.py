@@ -20,7 +20,7 @@ from bench.kit.drifting.home import UPPER, DriftHome, drift_home, write_rows
 from bench.kit.drifting.judgement import WAYS, Moved, WindowRun
 from bench.kit.fleet.load import FleetClients
 from bench.kit.fleet.running import RunningFleet, running_fleet
-from bench.kit.placing.drift import DriftSettings, Way, Window, windows_of
+from bench.kit.placing.drift import DriftSettings, Way, Window, hystereses_of, windows_of
 from bench.kit.progress import one_by_one
 from bench.kit.served import Serving
 from bench.kit.twins.paced import paced_code
@@ -60,8 +60,8 @@ class DriftRuns:
     slowness: float
 
 
-def played_drift(settings: DriftSettings, seed: int) -> DriftRuns:
-    """Start the servers with the placement of the first window, and play the windows after it all three ways."""
+def played_drift(settings: DriftSettings, seed: int, ways: Sequence[Way] = WAYS) -> DriftRuns:
+    """Start the servers with the placement of the first window, and play the windows after it all ways."""
     history, *windows = windows_of(settings, seed)
     with drift_home(settings, seed) as home, FleetClients() as clients:
         rng = np.random.default_rng(seed)
@@ -76,7 +76,7 @@ def played_drift(settings: DriftSettings, seed: int) -> DriftRuns:
             drift.warm()
             slowness, costs = drift.slowness(), drift.costs()
             drift.warm()  # the server that was restarted
-            runs = [run for way in one_by_one(WAYS, "replace", "paced") for run in drift.play(way)]
+            runs = [run for way in one_by_one(ways, "replace", "paced") for run in drift.play(way)]
             return DriftRuns(runs, costs, slowness)
 
 
@@ -139,21 +139,21 @@ class _Drift:
                 self._place(self._own(alike))
                 self.warm()
             begun, starts_at = self._begin(rows)
-            moved, away = self._move(starts_at) if way is Way.REPLACED else (Moved(), ())
+            hysteresis = hystereses_of(self._settings, self._costs).get(way)
+            moved, away = (Moved(), ()) if hysteresis is None else self._move(starts_at, hysteresis)
             yield WindowRun(way, number, begun.result().requests, moved, away)
 
     def _begin(self, rows: Sequence[Row]) -> tuple[Future[Played], float]:
         starts_at = time.monotonic() + _BEGIN_S
         return self._clients.begin(self._fleet.grpc_url, rows, starts_at), starts_at
 
-    def _move(self, starts_at: float) -> tuple[Moved, tuple[str, ...]]:
+    def _move(self, starts_at: float, hysteresis: Hysteresis) -> tuple[Moved, tuple[str, ...]]:
         """Place anew what was recorded of the first part of a window, if that pays."""
         settings = self._settings
         since_us = time.time_ns() // 1_000
         time.sleep(max(0.0, starts_at + settings.observed * settings.window_s - time.monotonic()))
         trace = self._home.home.path / "recorded.csv"
         write_trace(read_traffic(self._home.home.traffic).between(since_us, None), trace)
-        hysteresis = Hysteresis((1 - settings.observed) * settings.window_s, self._costs)
         made = replan(self._home.fleet(trace, self._seed), self._placed, hysteresis, self._seed)
         steps = () if made.change is None else made.change.steps
         if not steps:

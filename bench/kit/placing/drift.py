@@ -87,10 +87,7 @@ def drift_rows(settings: DriftSettings, seed: int) -> list[dict[str, float]]:
     real = _slowed(fleet, settings)
     first = plan(fleet, seed)
     placed = {Way.REPLACED: first, Way.ALWAYS: first}
-    hystereses = {
-        Way.REPLACED: Hysteresis((1 - settings.observed) * settings.window_s, settings.costs),
-        Way.ALWAYS: Hysteresis(1e-3, settings.costs, least_points=-100.0, least_return=-1e12),
-    }
+    hystereses = hystereses_of(settings, settings.costs)
     rows = []
     for number, window in enumerate(windows, start=1):
         row: dict[str, float] = {"window": number, "drifts": window.drifts, "requests": len(window.traffic)}
@@ -102,6 +99,14 @@ def drift_rows(settings: DriftSettings, seed: int) -> list[dict[str, float]]:
         row[Way.FREE] = _Played.whole(real, own.groups, window.traffic).attainment
         rows.append(row)
     return rows
+
+
+def hystereses_of(settings: DriftSettings, costs: MoveCosts) -> Mapping[Way, Hysteresis]:
+    """Return what a change has to gain by the ways that place anew within a window."""
+    return {
+        Way.REPLACED: Hysteresis((1 - settings.observed) * settings.window_s, costs),
+        Way.ALWAYS: Hysteresis(1e-3, costs, least_points=-100.0, least_return=-1e12),
+    }
 
 
 def drift_figures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
