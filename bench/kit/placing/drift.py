@@ -19,6 +19,7 @@ from builder.placement.planner.change import Step
 from builder.placement.planner.group import Group
 from builder.placement.planner.group_simulator import GroupSimulator, PlacedGroup
 from builder.placement.planner.hysteresis import Hysteresis
+from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Plan
 from builder.placement.planner.planner import Fleet, plan, problem_of
@@ -27,8 +28,8 @@ from builder.placement.planner.replan import replan, selection_of
 from builder.placement.planner.slices import Slices
 from builder.placement.planner.traffic import Traffic
 
-_ALONE_US, _SIZE_BYTES = 12_000, 1_000_000_000
-_ROOTS_PER_DEVICE = 2.5
+_SIZE_BYTES = 1_000_000_000
+ROOTS_PER_DEVICE = 2.5
 _SLO_SCALE = 5
 _UNSEEN = 7_919
 """Added to a window's seed for requests of the same kind."""
@@ -52,6 +53,8 @@ class DriftSettings:
         observed: The share of a window that is recorded before a placement is made of it.
         surge: How many times as much the root is asked that surges in a drifting window.
         load: Of all devices, in the mean; that of the others falls where one surges.
+        alone_us: What a row takes of a device; a request has five times as long.
+        slowness: Times as long as that it takes when it is played; rates, deadlines and plans know nothing of it.
     """
 
     num_roots: int = 12
@@ -63,6 +66,8 @@ class DriftSettings:
     load: float = 0.35
     exponent: float = 1.0
     cv: float = 2.0
+    alone_us: int = 12_000
+    slowness: float = 1.0
     costs: MoveCosts = field(default=MoveCosts())
 
 
@@ -79,23 +84,29 @@ def drift_rows(settings: DriftSettings, seed: int) -> list[dict[str, float]]:
     """Play all ways; a row a window. The first window is what the static placement is made for, and is not played."""
     history, *windows = windows_of(settings, seed)
     fleet = _fleet(settings, history.alike)
+    real = _slowed(fleet, settings)
     first = plan(fleet, seed)
     placed = {Way.REPLACED: first, Way.ALWAYS: first}
-    hystereses = {
-        Way.REPLACED: Hysteresis((1 - settings.observed) * settings.window_s, settings.costs),
-        Way.ALWAYS: Hysteresis(1e-3, settings.costs, least_points=-100.0, least_return=-1e12),
-    }
+    hystereses = hystereses_of(settings, settings.costs)
     rows = []
     for number, window in enumerate(windows, start=1):
         row: dict[str, float] = {"window": number, "drifts": window.drifts, "requests": len(window.traffic)}
-        row[Way.STATIC] = _Played.whole(fleet, first.groups, window.traffic).attainment
+        row[Way.STATIC] = _Played.whole(real, first.groups, window.traffic).attainment
         for way, hysteresis in hystereses.items():
             played, placed[way] = _replaced(fleet, placed[way], window.traffic, settings, hysteresis, seed)
             row |= {way: played.attainment, f"{way}_steps": len(_steps(placed[way])), f"{way}_nowhere": played.nowhere}
         own = plan(_fleet(settings, window.alike), seed)
-        row[Way.FREE] = _Played.whole(fleet, own.groups, window.traffic).attainment
+        row[Way.FREE] = _Played.whole(real, own.groups, window.traffic).attainment
         rows.append(row)
     return rows
+
+
+def hystereses_of(settings: DriftSettings, costs: MoveCosts) -> Mapping[Way, Hysteresis]:
+    """Return what a change has to gain by the ways that place anew within a window."""
+    return {
+        Way.REPLACED: Hysteresis((1 - settings.observed) * settings.window_s, costs),
+        Way.ALWAYS: Hysteresis(1e-3, costs, least_points=-100.0, least_return=-1e12),
+    }
 
 
 def drift_figures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -114,7 +125,7 @@ def drift_figures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def windows_of(settings: DriftSettings, seed: int) -> list[Window]:
     rng = np.random.default_rng(seed)
-    total_per_s = settings.load * settings.num_devices * 1e6 / _ALONE_US
+    total_per_s = settings.load * settings.num_devices * 1e6 / settings.alone_us
     rates = total_per_s * np.array(shares(settings.num_roots, settings.exponent))
     found = [_window(settings, rates.tolist(), int(rng.integers(1 << 30)), drifts=False)]
     drifted = rates
@@ -128,16 +139,25 @@ def windows_of(settings: DriftSettings, seed: int) -> list[Window]:
 
 
 def _window(settings: DriftSettings, rates: Sequence[float], seed: int, drifts: bool) -> Window:
-    patience_us = [_SLO_SCALE * _ALONE_US] * len(rates)
+    patience_us = [_SLO_SCALE * settings.alone_us] * len(rates)
     drawn = [gamma_traffic(rates, settings.cv, settings.window_s, patience_us, each) for each in (seed, seed + _UNSEEN)]
     return Window(drawn[0], drawn[1], drifts)
 
 
 def _fleet(settings: DriftSettings, traffic: Traffic) -> Fleet:
-    models = tuple(even_model(f"r{number}", _ALONE_US, _SIZE_BYTES) for number in range(settings.num_roots))
-    where = devices(settings.num_devices, round(_ROOTS_PER_DEVICE * _SIZE_BYTES), settings.num_devices)
+    models = _models(settings, settings.alone_us)
+    where = devices(settings.num_devices, round(ROOTS_PER_DEVICE * _SIZE_BYTES), settings.num_devices)
     fingerprints = {model.root: model.root for model in models}
     return Fleet(models, where, fingerprints, traffic, stage_counts=NO_STAGES)
+
+
+def _slowed(fleet: Fleet, settings: DriftSettings) -> Fleet:
+    """Return the fleet as requests find it, which plans know nothing of."""
+    return replace(fleet, models=_models(settings, round(settings.slowness * settings.alone_us)))
+
+
+def _models(settings: DriftSettings, takes_us: int) -> tuple[Model, ...]:
+    return tuple(even_model(f"r{number}", takes_us, _SIZE_BYTES) for number in range(settings.num_roots))
 
 
 @dataclass(frozen=True)
@@ -179,16 +199,17 @@ def _replaced(
     fleet: Fleet, before: Plan, traffic: Traffic, settings: DriftSettings, hysteresis: Hysteresis, seed: int
 ) -> tuple[_Played, Plan]:
     """Play a window in which the placement is made anew once its first part is recorded."""
+    real = _slowed(fleet, settings)
     begin_us = int(traffic.arrived_us[0])
     now_us = begin_us + round(1e6 * settings.observed * settings.window_s)
     recorded = traffic.within(begin_us, now_us)
     groups = before.groups
-    total = _Played.whole(fleet, groups, recorded)
+    total = _Played.whole(real, groups, recorded)
     made = replan(replace(fleet, traffic=recorded), before, hysteresis, seed)
     for step in _steps(made):
         then_us = now_us + round(1e6 * step.takes_s)
         away = {group.name for group in step.groups} | set(step.stops)
         left = [group for group in groups if group.name not in away]
-        total += _Played.whole(fleet, left, traffic.within(now_us, then_us))
+        total += _Played.whole(real, left, traffic.within(now_us, then_us))
         now_us, groups = then_us, step.after(groups)
-    return total + _Played.whole(fleet, groups, traffic.within(now_us, int(traffic.arrived_us[-1]) + 1)), made
+    return total + _Played.whole(real, groups, traffic.within(now_us, int(traffic.arrived_us[-1]) + 1)), made

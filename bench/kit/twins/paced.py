@@ -16,9 +16,12 @@ from typing import Any
 
 import torch
 
+from backends.engine.answering import reject
 from backends.engine.job import Job, Lease
 from backends.engine.loop import ServeLoop
 from backends.engine.stack_protocol import Done, Emit, Stack
+from backends.errors import UnavailableError
+from backends.held_roots import Roots, held_roots, holds
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.stack_key import StackKey
 from bench.kit.model_code import append_to_model
@@ -59,14 +62,33 @@ class PacedStack:
 
 
 def paced_loop(pace: Mapping[str, float]) -> type[ServeLoop]:
-    """Make the serve loop of such an engine."""
-    model = CostModel(**pace)
+    """Make the serve loop of such an engine.
+
+    It rejects rows for roots that the server does not hold, as if its device had no memory for them. Small roots that
+    stand for large ones would be loaded at once.
+    """
+    model, roots = CostModel(**pace), held_roots()
 
     class PacedLoop(ServeLoop):
         def __init__(self, stack_of: Callable[[StackKey], Stack], *arguments: Any, **named: Any) -> None:
             super().__init__(lambda key: PacedStack(stack_of(key), model), *arguments, **named)
 
+        def submit_together(self, requests: Sequence[Sequence[Job]]) -> None:
+            held, foreign = _split_held(requests, roots)
+            for jobs in foreign:
+                reject(jobs, UnavailableError(f"root {jobs[0].stack.root!r} has no room on this paced device"))
+            super().submit_together(held)
+
     return PacedLoop
+
+
+def _split_held(requests: Sequence[Sequence[Job]], roots: Roots) -> tuple[list[Sequence[Job]], list[Sequence[Job]]]:
+    """Split requests into those for roots that are held, and all others."""
+    are_held = [all(holds(roots, job.stack.root) for job in jobs) for jobs in requests]
+    return (
+        [jobs for jobs, is_held in zip(requests, are_held, strict=True) if is_held],
+        [jobs for jobs, is_held in zip(requests, are_held, strict=True) if not is_held],
+    )
 
 
 def paced_code(folder: Path, pace: CostModel) -> Path:
