@@ -45,7 +45,8 @@ def _machine() -> str:
 def _start_ticks(number: int) -> int | None:
     """When a process began, in ticks since the machine's start; None where there is no such process."""
     try:
-        stat = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:  # no Path: see `Standstill`
+            stat = file.read()
     except OSError:
         return None
     return int(stat.rpartition(")")[2].split()[_START_FIELD])

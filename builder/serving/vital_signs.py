@@ -115,7 +115,7 @@ def _how_it_died(pid: int) -> str:
 
 def _stat(pid: int) -> list[str]:
     """Return what Linux tells of a process, from its state to its exit status; nothing of one that is gone."""
-    with suppress(OSError):
+    with suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         # It stands after the name, which may hold blanks and brackets.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return file.read().rpartition(")")[2].split()
     return []
