@@ -93,6 +93,7 @@ def test_all_scenarios_with_workers(served: Served, tmp_path: Path) -> None:
     assert sum(counts(rows, "Failure Count").values()) == 0
 
 
+@pytest.mark.long
 @pytest.mark.serial
 @BOTH_PROTOCOLS
 def test_slow_answers_hold_up_no_other_request(slow_server: TritonServer, tmp_path: Path, protocol: str) -> None:

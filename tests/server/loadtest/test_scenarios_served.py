@@ -161,6 +161,7 @@ def test_an_hplm_that_the_server_does_not_know_is_named(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_server_that_dies_fails_the_load(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with TritonServer(ServerConfig(repository=CONTRACT, exit_timeout_s=1)) as dying:

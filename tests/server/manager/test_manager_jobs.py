@@ -91,6 +91,7 @@ def test_a_killed_worker_is_noticed_and_the_job_goes_on(managed: Managed, files:
     assert (done["state"], done["result"]["version"]) == ("done", 2)
 
 
+@pytest.mark.long
 def test_a_cancelled_job_leaves_nothing_live_and_holds_nobody_up(managed: Managed, files: tuple[Path, Path]) -> None:
     job = managed.tune(files, id="new/never", domain="farm", tune=LONG)
     waiting = managed.submit(kind="hplm.delete", id="new/never")

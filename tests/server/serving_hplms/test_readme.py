@@ -149,6 +149,7 @@ def is_all_live(home: Path, url: str) -> bool:
     return all(isinstance(answer, Classification) and answer.version == versions[answer.hplm] for answer in answers)
 
 
+@pytest.mark.long
 def test_models_of_ones_own(workshop: Workshop) -> None:
     """The root apart, which the home has already: its distillation takes minutes even for a tiny model."""
     tenant, whole = (commands(content) for content in blocks("sh") if content.startswith("export "))

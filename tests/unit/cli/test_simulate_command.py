@@ -65,6 +65,7 @@ def test_earlier_spellings_draw_the_same_load(run: Run, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_ladders_gain_what_they_save(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))
@@ -123,6 +124,7 @@ def test_what_serving_takes_is_read_from_a_file(run: Run, tmp_path: Path) -> Non
     assert "does not match its checksum" in run("--server-costs", str(model), *SHORT)
 
 
+@pytest.mark.long
 def test_stages_share_a_load(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))

@@ -147,6 +147,7 @@ def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(tmp_path: Path
     assert RootFolder(one.root("r")).fingerprint == RootFolder(two.root("r")).fingerprint
 
 
+@pytest.mark.long
 def test_distillation_learns(tmp_path: Path) -> None:
     model = write_tiny_bert(tmp_path / "model")
     corpus = write_corpus(tmp_path / "corpus.txt", 400, seed=1)

@@ -151,6 +151,7 @@ def cache_hits(room: Path) -> tuple[int, str]:
     return int(done.stdout), done.stderr
 
 
+@pytest.mark.long
 def test_code_in_the_cache_is_made_again_where_another_file_of_its_room_has_changed(copied_room: Path) -> None:
     assert [cache_hits(copied_room)[0] for _ in range(2)] == [0, 1]
     with (copied_room / "tile.py").open("a") as file:

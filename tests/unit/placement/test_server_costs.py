@@ -116,6 +116,7 @@ def attainment(costs: ServerCosts | None, rate_per_s: float) -> float:
     return simulator.run(load).attainment
 
 
+@pytest.mark.long
 def test_what_serving_takes_is_missing_at_the_batches() -> None:
     nothing = ServerCosts(MODEL)
     assert attainment(nothing, 600) == pytest.approx(attainment(None, 600), abs=0.03)

@@ -85,6 +85,7 @@ def test_a_row_that_passes_few_layers_is_not_told_to_wait_for_all(order: Order) 
     assert admission.admit([row], 0) is None
 
 
+@pytest.mark.long
 @ORDERS
 def test_a_tenant_that_overloads_is_named_and_hardly_ever_rejected_wrongly(order: Order, seed: int) -> None:
     rng = random.Random(seed)
