@@ -21,6 +21,7 @@ from backends.plot.arrays import Float16Array, Keys
 from backends.plot.header import Store, TableHeader, TableSpec
 from backends.plot.store_writer import StoreWriter
 from backends.storage import (
+    HALF_WRITTEN,
     being_written,
     disk_full_is_an_error,
     publish_folder,
@@ -102,6 +103,8 @@ class TableWriter:
         self.close()
 
     def _open_stores(self) -> dict[Store, StoreWriter]:
+        for half_written in self._folder.glob(f"*{HALF_WRITTEN}"):  # by a build that was killed
+            half_written.unlink()
         entries = self._read_progress()
         with disk_full_is_an_error(self._folder):
             return {store: StoreWriter(self._folder, store, self.spec, entries[store]) for store in self.spec.stores}

@@ -40,6 +40,7 @@ def test_a_killed_build_goes_on_and_ends_up_the_same(tmp_path: Path) -> None:
     target, whole = tmp_path / "plots" / "general@1", tmp_path / "whole"
     kill_after(target, "appended", 11)
     assert not target.exists()
+    (staging_folder(target) / "progress.json.0123abcd.new").write_text("{")  # as of a kill amid a file
     with TableWriter(target, TableSpec("general@1", "f00d", 16, 500)) as writer:
         assert BATCH < writer.count(Store.TRI) < BATCH * BATCHES
     kill_after(target, "finishing", 1)
