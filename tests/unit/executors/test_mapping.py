@@ -21,6 +21,7 @@ from backends.errors import InvalidArgumentError, TrainingDataError, Unavailable
 from builder.executors.mapping import in_order, map_here
 from builder.executors.processes import ProcessMap, local_map
 from living_processes import children_with, living
+from ray_tasks import Failing
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,6 @@ class SlowSquare:
     def __call__(self, number: int) -> tuple[int, int]:
         time.sleep(0.02 * (number % 3))
         return number * number, self._ready
-
-
-@dataclass(frozen=True)
-class Failing:
-    def __call__(self, number: int) -> int:
-        if number == 3:
-            raise TrainingDataError("chunk 3 is bad")
-        if number == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
 
 
 def test_results_come_in_order_from_processes_that_get_ready_once(tmp_path: Path) -> None:
