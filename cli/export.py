@@ -81,17 +81,24 @@ class DeviceOptions:
         return "fp32" if self.dtype == "fp32" else "bf16"
 
     def chosen(self, home: Home, registry: Registry, say: Callable[[str], None]) -> DeviceOptions:
-        """Prepare roots for int8 where it may be taken; return the options with a dtype in place of `auto`."""
+        """Prepare roots for int8 where it may be taken; return the options with a dtype in place of `auto`.
+
+        Raises:
+            NotFoundError: A file of texts does not exist, whether it would be read or not.
+        """
         if self.dtype == "fp8" and self.device != "gpu":
             raise InvalidArgumentError("--dtype fp8 is for GPUs: add --device gpu, or take int8")
         if self.dtype not in ("auto", "int8"):
             if self.int8_corpus:
                 raise InvalidArgumentError(f"--int8-corpus is for --dtype int8 and auto, not {self.dtype}")
             return self
+        from builder.construct.training.lines import require_file
         from builder.export.chosen_dtype import fastest_dtype_for, prepare_int8
         from builder.progress import progress_bars
 
         corpus, chosen = tuple(self.int8_corpus or ()), self
+        for path in corpus:
+            require_file(path, "corpus")
         with progress_bars("int8") as report:
             if self.dtype == "int8":
                 lines = prepare_int8(home, registry, corpus, report)

@@ -34,10 +34,10 @@ def fastest_dtype_for(
     """
     dtype, reason = fastest_dtype(device)
     if dtype != "int8":
-        return dtype, reason + ("; --int8-corpus is not read" if corpus else "")
+        return dtype, reason + _unread(corpus)
     roots = [root.name for root in registry.roots()]
     if not roots:
-        return _slower(), "there is no root yet that int8 could be measured on"
+        return _slower(), "there is no root yet that int8 could be measured on" + _unread(corpus)
     for name in roots:
         try:
             fidelity = _measured(home, registry, name, corpus, report)
@@ -60,9 +60,10 @@ def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report:
         InvalidArgumentError: The corpus that is given has too few texts.
     """
     if missing := missing_for("int8", torch.device("cpu")):
-        return [f"int8 is not prepared here: {missing}"]
-    lines = []
-    for root in registry.roots():
+        return [f"int8 is not prepared here: {missing}{_unread(corpus)}"]
+    roots = registry.roots()
+    lines = [] if roots or not corpus else [f"there is no root yet to prepare{_unread(corpus)}"]
+    for root in roots:
         try:
             lines.append(_described(root.name, _measured(home, registry, root.name, corpus, report)))
         except InvalidArgumentError as error:
@@ -109,6 +110,10 @@ def _described(name: str, fidelity: Int8Fidelity) -> str:
     if fidelity.known_fragments is not None:
         texts += f" (its table has {fidelity.known_fragments:.0%} of their fragments)"
     return f"root {name} keeps a cosine of {fidelity.cosine:.4f}, {kept}, on {texts}{unreadable}"
+
+
+def _unread(corpus: Sequence[Path]) -> str:
+    return "; --int8-corpus is not read" if corpus else ""
 
 
 def _slower() -> Dtype:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 import cli
 from backends.engine import precision
 from backends.home import Home
+from backends.registry.registry import Registry
 from builder.export.in_force import settings_of
 
 
@@ -31,12 +33,51 @@ def test_lower_layers_are_not_quantised(
     assert settings_of(tiny_home.repository)["upper dtype"] == dtype
 
 
+UNREAD = "; --int8-corpus is not read"
+
+
+@pytest.mark.parametrize(
+    ("options", "lacks"),
+    [
+        (("--dtype", "auto"), "what is faster than bf16"),
+        (("--dtype", "auto", "--device", "gpu"), "what is faster than bf16"),
+        (("--dtype", "auto"), "roots"),
+        (("--dtype", "int8"), "instructions"),
+        (("--dtype", "int8"), "roots"),
+    ],
+)
 def test_a_corpus_that_is_not_read_is_named(
-    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    lacks: str,
+) -> None:
+    monkeypatch.setattr(precision, "has_amx", lambda: lacks == "what is faster than bf16")
+    monkeypatch.setattr(precision, "int8_instructions", lambda: None if lacks == "instructions" else "AVX2")
+    home, corpus = Home(tmp_path / "home"), tmp_path / "corpus.txt"
+    Registry.open(home, create=True).close()
+    corpus.touch()
+    assert export(monkeypatch, home, *options, "--int8-corpus", str(corpus)) in (0, None)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "--int8-corpus" in line)
+    assert line.endswith(UNREAD)
+    assert export(monkeypatch, home, *options) in (0, None)
+    assert UNREAD not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype", ["auto", "int8"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_corpus_that_does_not_exist_is_an_error_although_it_would_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dtype: str, device: str
 ) -> None:
     monkeypatch.setattr(precision, "has_amx", lambda: True)
-    assert export(monkeypatch, tiny_home, "--dtype", "auto", "--int8-corpus", "gone.txt") in (0, None)
-    assert "; --int8-corpus is not read" in capsys.readouterr().out
+    home = Home(tmp_path / "home")
+    Registry.open(home, create=True).close()
+    for path, reason in ((tmp_path / "gone.txt", "corpus {} does not exist"), (tmp_path, "{} is no file")):
+        options = "--dtype", dtype, "--device", device, "--int8-corpus", str(path)
+        assert export(monkeypatch, home, *options) not in (0, None)
+        assert capsys.readouterr().err.strip().endswith(reason.format(path))
+        assert not home.repository.exists()
 
 
 def test_fp8_is_for_gpus(tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
