@@ -15,7 +15,6 @@ import re
 import resource
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -27,6 +26,7 @@ from rich.table import Table
 
 from backends.home import Home
 from builder.cpu_flags import FAST_BF16, FAST_INT8, cpu_flags
+from builder.gpus import gpus_of_driver
 from builder.plugin import find_compiler
 from builder.registry_check import registry_state
 from builder.serving.errors import TritonMissingError
@@ -43,7 +43,6 @@ _GOOD_NUM_OPEN_FILES = 4096
 _SAFE_TRITON = (2, 59, 1)
 """The version in NVIDIA's container 25.07."""
 _PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "tritonclient", "sqlalchemy")
-_SMI_TIMEOUT_S = 20
 
 
 class Status(StrEnum):
@@ -77,7 +76,7 @@ def run_checks(home: Path) -> list[Check]:
         judge_compiler(find_compiler()),
         judge_cpu_flags(cpu_flags()),
         judge_int8_flags(cpu_flags()),
-        judge_gpu(_gpus_of_driver(), _num_gpus_of_torch()),
+        judge_gpu(gpus_of_driver(), _num_gpus_of_torch()),
     ]
 
 
@@ -251,15 +250,6 @@ def _import_failure(module: str) -> str:
     except Exception as error:  # a broken binary package can raise anything
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return ""
-
-
-def _gpus_of_driver() -> list[str]:
-    command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
 
 
 def _num_gpus_of_torch() -> int:

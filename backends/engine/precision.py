@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 import torch
 
+from backends.engine.gpu_capability import LEAST_CAPABILITY
 from backends.errors import FileError
 from backends.root.int8_file import Smoothing, read_smoothing
 from backends.root.int8_instructions import int8_instructions
@@ -21,8 +22,6 @@ Products = Literal["fp8", "int8"]
 _STATES: Mapping[str, torch.dtype] = MappingProxyType({"fp32": torch.float32, "bf16": torch.bfloat16})
 _QUANTISED: tuple[Products, ...] = get_args(Products)
 DTYPES = (*_STATES, *_QUANTISED)
-_LEAST_CAPABILITY: Mapping[Products, tuple[int, int]] = MappingProxyType({"fp8": (8, 9), "int8": (7, 5)})
-"""Compute capabilities of GPUs, as CUDA counts them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def missing_for(products: Products, device: torch.device) -> str | None:
         if products == "fp8":
             return "fp8 is for GPUs"
         return None if int8_instructions() else "the processor has neither VNNI nor AVX2 instructions"
-    least, found = _LEAST_CAPABILITY[products], torch.cuda.get_device_capability(device)
+    least, found = LEAST_CAPABILITY[products], torch.cuda.get_device_capability(device)
     if found >= least:
         return None
     return f"the GPU has capability {found[0]}.{found[1]}, and {products} needs {least[0]}.{least[1]}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
+from backends.engine.gpu_capability import LEAST_CAPABILITY, Capability
 from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings
 from backends.registry.staleness import StalenessSettings
@@ -17,6 +18,7 @@ from builder.export.config import from_text, to_text
 from builder.export.models import LOWER, UPPER
 from builder.export.of_run import SettingsOfRun
 from builder.export.settings import HOME_PARAMETER
+from builder.gpus import best_capability
 
 _SHOWN = (
     "upper policy",
@@ -42,6 +44,7 @@ _SHOWN = (
     "lower record_traffic",
 )
 Settings = Mapping[str, str]
+FindCapability = Callable[[], Capability | None]
 
 
 def settings_of(repository: Path) -> dict[str, str]:
@@ -87,33 +90,42 @@ def _defaults() -> dict[str, str]:
     }
 
 
-def changes_of_run(repository: Path, of_run: SettingsOfRun, flags: frozenset[str]) -> dict[str, str]:
+def changes_of_run(
+    repository: Path, of_run: SettingsOfRun, flags: frozenset[str], find_capability: FindCapability = best_capability
+) -> dict[str, str]:
     """Return the settings that one run has otherwise than the repository, as `upper policy`.
 
     Args:
         repository: As an export has rendered it.
         of_run: What is given for this run.
         flags: Of the processor.
+        find_capability: Finds that of the machine's best GPU, where it matters.
     """
     settings = effective_settings(repository)
     changes = of_run.parameters
     for model in (_short(LOWER), _short(UPPER)):
         if exported := settings.get(f"{model} dtype"):
-            in_force = _dtype_in_force(exported, settings.get(f"{model} device", "cpu") == "cpu", flags)
+            is_on_cpu = settings.get(f"{model} device", "cpu") == "cpu"
+            in_force = _dtype_on_cpu(exported, flags) if is_on_cpu else _dtype_on_gpu(exported, find_capability)
             changes |= {} if in_force == exported else {f"{model} dtype": in_force}
     return changes
 
 
-def _dtype_in_force(exported: str, is_on_cpu: bool, flags: frozenset[str]) -> str:
-    """Return what a model computes in where the processor lacks instructions for what is exported.
-
-    What a GPU lacks is found out and logged when the model loads.
-    """
-    if not is_on_cpu:
-        return exported
+def _dtype_on_cpu(exported: str, flags: frozenset[str]) -> str:
+    """Return what a model computes in where the processor lacks instructions for what is exported."""
     if exported == "fp8" or (exported == "int8" and not flags.intersection(FAST_INT8)):
         exported = "bf16"
     return "fp32" if exported == "bf16" and not flags & FAST_BF16 else exported
+
+
+def _dtype_on_gpu(exported: str, find_capability: FindCapability) -> str:
+    """Return what a model computes in where no GPU of the machine has what is exported.
+
+    Where the driver does not say it, or only one of several GPUs lacks it, the model finds out and logs when it loads.
+    """
+    least = LEAST_CAPABILITY.get(exported)
+    found = None if least is None else find_capability()
+    return exported if least is None or found is None or found >= least else "bf16"
 
 
 def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from backends.engine.gpu_capability import Capability
 from builder.export.config import from_text
 from builder.export.in_force import (
     changes_of_run,
@@ -50,9 +53,6 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
         changes_of_run(int8, SettingsOfRun(), frozenset({"avx512_bf16"})),
         changes_of_run(int8, SettingsOfRun(), frozenset()),
     ) == lacking
-    on_gpu = tmp_path / "gpu"
-    render_repository(on_gpu, ExportSettings(device="gpu", upper_parameters={"dtype": "int8"}))
-    assert "upper dtype" not in changes_of_run(on_gpu, SettingsOfRun(), frozenset())
     changes = changes_of_run(plain, SettingsOfRun("das"), frozenset())
     assert "policy das (of this run), mode engine, device cpu, dtype fp32 (of this run)" in in_one_line(
         effective_settings(plain), changes
@@ -65,6 +65,35 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
     assert configurations_of_run(plain, {}) == {}
     recorded = changes_of_run(plain, SettingsOfRun(record_traffic=True), frozenset({"avx512_bf16"}))
     assert recorded == {"lower record_traffic": "true"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "in_force"),
+    [
+        ("int8", (7, 0), "bf16"),
+        ("int8", (7, 5), "int8"),
+        ("fp8", (8, 6), "bf16"),
+        ("fp8", (8, 9), "fp8"),
+        ("fp8", (12, 0), "fp8"),
+        ("fp8", None, "fp8"),
+        ("bf16", (7, 0), "bf16"),
+        ("fp32", (7, 0), "fp32"),
+    ],
+)
+def test_bf16_takes_the_place_of_what_no_gpu_has(
+    tmp_path: Path, dtype: str, capability: Capability | None, in_force: str
+) -> None:
+    on_gpu, queries = tmp_path / "gpu", []
+
+    def find() -> Capability | None:
+        queries.append(dtype)
+        return capability
+
+    render_repository(on_gpu, ExportSettings(device="gpu", upper_parameters={"dtype": dtype}))
+    changes = changes_of_run(on_gpu, SettingsOfRun(), frozenset({"avx512_bf16"}), find)
+    of_run = "" if in_force == dtype else " (of this run)"
+    assert f"device gpu, dtype {in_force}{of_run}, " in in_one_line(effective_settings(on_gpu), changes)
+    assert len(queries) == (dtype in ("int8", "fp8")), "the driver takes a moment, so it is asked only where it matters"
 
 
 def test_nothing_rendered_has_no_settings(tmp_path: Path) -> None:
