@@ -82,7 +82,7 @@ def test_all_kinds_in_one_batch(built_home: Home, dtype: str) -> None:
     stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(artifacts) + 1))
     keys = sorted(artifacts) * 2
     random.Random(6).shuffle(keys)
-    rows = [torch.randn(1 + place % 7, root.geometry.hidden_size).half() for place in range(len(keys))]
+    rows = [torch.randn(1 + index % 7, root.geometry.hidden_size).half() for index in range(len(keys))]
     for key, row, logits in zip(keys, rows, run(stack, artifacts, keys, rows), strict=True):
         require_close(root, artifacts[key], row, logits, dtype)
 
@@ -136,7 +136,7 @@ def test_a_hundred_different_heads_in_one_batch(built_home: Home) -> None:
     artifacts = random_artifacts(root, seed=14, per_kind=13)
     keys = sorted(artifacts)[:100]
     stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=101))
-    rows = [torch.randn(1 + place % 32, root.geometry.hidden_size).half() for place in range(len(keys))]
+    rows = [torch.randn(1 + index % 32, root.geometry.hidden_size).half() for index in range(len(keys))]
     for key, row, logits in zip(keys, rows, run(stack, artifacts, keys, rows), strict=True):
         assert len(logits) == len(artifacts[key].labels)
         require_close(root, artifacts[key], row, logits, "fp32")
@@ -193,7 +193,7 @@ def test_the_same_row_is_answered_alike_whatever_it_is_batched_with(built_home: 
     expected = run(stack, artifacts, [first], [row])[0]
     for number in range(1, len(others)):
         keys = [first, *others[:number]]
-        rows = [row] + [torch.randn(3 + place, row.shape[1]).half() for place in range(number)]
+        rows = [row] + [torch.randn(3 + index, row.shape[1]).half() for index in range(number)]
         got = run(stack, artifacts, keys, rows)[0]
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
@@ -218,6 +218,6 @@ def test_the_gpu_equals_the_reference(built_home: Home, dtype: str) -> None:
     artifacts = random_artifacts(root, seed=9)
     stack = UpperStack(root, StackSettings(device="cuda", dtype=dtype, num_slots=len(artifacts) + 1))
     keys = sorted(artifacts) * 3
-    rows = [torch.randn(1 + place % 20, root.geometry.hidden_size).half() for place in range(len(keys))]
+    rows = [torch.randn(1 + index % 20, root.geometry.hidden_size).half() for index in range(len(keys))]
     for key, row, logits in zip(keys, rows, run(stack, artifacts, keys, rows), strict=True):
         require_close(root, artifacts[key], row, logits, dtype)
