@@ -81,6 +81,7 @@ def test_bf16_gives_the_same_labels(served_bf16: Served) -> None:
 @pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 def test_int8_gives_the_same_labels(served_int8: Served) -> None:
     require_same_labels(served_int8, tritonclient.grpc, PROBABILITY_TOLERANCE["int8"])
+    assert "int8 without smoothing" not in served_int8.server.log_path.read_text()
 
 
 def require_same_labels(served: Served, protocol: Any, tolerance: float) -> None:
