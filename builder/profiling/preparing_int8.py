@@ -76,7 +76,7 @@ def quantise_root(
         InvalidArgumentError: There are too few texts.
     """
     root = RootFolder(home.root(name))
-    texts, general = _texts(root, corpus), registry.domain(name, GENERAL_DOMAIN)
+    texts, general = _texts(root, corpus, report), registry.domain(name, GENERAL_DOMAIN)
     # Numbers have no labels.
     compared = _spread(
         [entry for entry in registry.hplms() if entry.domain.root == name and entry.task != "regression"]
@@ -115,14 +115,16 @@ def _counted(items: Sequence[ItemT], phase: str, report: Report) -> Iterator[Ite
         report(Step(phase, done + 1, len(items)))
 
 
-def _texts(root: RootFolder, corpus: Sequence[Path]) -> list[str]:
+def _texts(root: RootFolder, corpus: Sequence[Path], report: Report) -> list[str]:
     own = [Path(path) for path in root.manifest.origin.get("config", {}).get("corpus", [])]
     files = list(corpus) or [path for path in own if path.is_file()]
     if not files:
         raise InvalidArgumentError(
             f"root {root.manifest.name!r}: the files that it was made from are gone; name others with --int8-corpus"
         )
-    texts = list(dict.fromkeys(whole_corpus(files).sample(_MAX_TEXTS)))
+    in_turn = _counted([files], f"{root.manifest.name}: read texts", report)
+    (sampled,) = (whole_corpus(each).sample(_MAX_TEXTS) for each in in_turn)
+    texts = list(dict.fromkeys(sampled))
     if len(texts) < MIN_TEXTS:
         raise InvalidArgumentError(
             f"root {root.manifest.name!r}: int8 is measured on at least {MIN_TEXTS} different texts, not {len(texts)}; "

@@ -130,10 +130,10 @@ def test_progress_is_shown_and_what_is_unchanged_is_not_measured_again(
     with closing(Registry.open(tiny_home)) as registry:
         first, phases = prepared()
         assert phases == {step.phase for step in steps} and "tiny: compare hPLMs" in phases
-        assert prepared() == (first, set())
+        assert prepared() == (first, {"tiny: read texts"})
         others, again = prepared(corpus)
         assert others.texts == 20 and again == phases
-        assert prepared(corpus) == (others, set())
+        assert prepared(corpus) == (others, {"tiny: read texts"})
         registry.delete_hplm("acme/topic")
         without, again = prepared(corpus)
         assert "acme/topic@1" in others.equal_labels.keys() - without.equal_labels.keys() and again == phases
