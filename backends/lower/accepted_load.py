@@ -29,45 +29,36 @@ class AcceptedLoad:
     """
 
     def __init__(self) -> None:
-        self._waiting_us: dict[str, float] = defaultdict(float)
-        self._forwarded_us: dict[str, float] = defaultdict(float)
+        self._us: dict[str, float] = defaultdict(float)
         self._forwarded: deque[tuple[int, Work]] = deque()
         self.forwarded_tokens = 0
 
     def accept(self, work: Work) -> None:
-        self._waiting_us[work.tenant] += work.us
+        self._us[work.tenant] += work.us
 
     def drop(self, work: Work) -> None:
-        """A row that waited is rejected."""
-        _take(self._waiting_us, work)
+        """A row that waited is rejected, or the engine has counted it."""
+        left_us = self._us[work.tenant] - work.us
+        if left_us > 1e-3:
+            self._us[work.tenant] = left_us
+        else:
+            self._us.pop(work.tenant, None)
 
     def forward(self, work: Work, now_us: int, was_accepted: bool = True) -> None:
         """Count rows as on their way to the engine; rows without deadline were not counted while they waited."""
-        if was_accepted:
-            _take(self._waiting_us, work)
+        if not was_accepted:
+            self.accept(work)
         self._forwarded.append((now_us, work))
-        self._forwarded_us[work.tenant] += work.us
         self.forwarded_tokens += work.num_tokens
 
     def forget_told(self, told_us: int) -> None:
         """Rows that were in the engine's queue when it told the forecast are part of that."""
         while self._forwarded and self._forwarded[0][0] < told_us - _TRANSIT_US:
             _, work = self._forwarded.popleft()
-            _take(self._forwarded_us, work)
+            self.drop(work)
             self.forwarded_tokens -= work.num_tokens
 
-    def ahead_us(self, tenant: str, work_us: float, with_waiting: bool = True) -> float:
+    def ahead_us(self, tenant: str, work_us: float) -> float:
         """Predict how long a row waits for this load, where tenants run by turns: of each no more than of its own."""
-        waiting = self._waiting_us if with_waiting else {}
-        before_us = self._forwarded_us.get(tenant, 0.0) + waiting.get(tenant, 0.0)
-        others = (self._forwarded_us.keys() | waiting.keys()) - {tenant}
-        loads_us = (self._forwarded_us.get(other, 0.0) + waiting.get(other, 0.0) for other in others)
-        return before_us + sum(min(before_us + work_us, load_us) for load_us in loads_us)
-
-
-def _take(counter: dict[str, float], work: Work) -> None:
-    left_us = counter[work.tenant] - work.us
-    if left_us > 1e-3:
-        counter[work.tenant] = left_us
-    else:
-        counter.pop(work.tenant, None)
+        limit_us = self._us.get(tenant, 0.0) + work_us
+        return sum([us if us < limit_us else limit_us for us in self._us.values()])
