@@ -34,7 +34,7 @@ from backends.scheduling.rejection import (
     late_waiting,
     predicted_late,
 )
-from backends.scheduling.wait_forecast import ForecastReader
+from backends.scheduling.wait_forecast import ForecastReader, Told
 from backends.seal import OWN_SEAL, Seal
 from backends.trace import Lane, span
 from backends.traffic.recorder import Asked, TrafficRecorder
@@ -177,9 +177,10 @@ class LowerService:
             entries, tokens, level = asked.entries, asked.tokens, asked.level
             deadline = None if asked.in_us is None else self.times.deadline_us(asked.in_us)
             depths = [entry.least_depth(level) for entry in entries]
-            work = self._work(NO_TENANT if asked.is_canary else tenant_of(entries[0].id), tokens, depths)
+            told = self._forecast.told(now_us())
+            work = _work(told, NO_TENANT if asked.is_canary else tenant_of(entries[0].id), tokens, depths)
             if deadline is not None:
-                self._require_in_time(deadline, max(tokens), entries, wait_us, work)
+                self._require_in_time(deadline, max(tokens), entries, wait_us + self._ahead_us(told, work))
             rows = [
                 Row(entry, checked_text(entry, text), deadline, level, len(text) < len(whole), asked.is_canary)
                 for entry, text, whole in zip(entries, cut, request.texts, strict=True)
@@ -314,18 +315,7 @@ class LowerService:
                 asked, _ = self._asked_by(request)
         return self.rejected(error, asked)
 
-    def _work(self, tenant: str, tokens: Sequence[int], depths: Sequence[float]) -> Work:
-        """What rows cost the engine that take the earliest answers that they may: it rejects by no more than that."""
-        told = self._forecast.told(now_us())
-        if not told:
-            return Work(tenant, 0.0, sum(tokens))
-        fastest = min((one.forecast for one in told), key=lambda forecast: forecast.work_us[0])
-        works_us = (depth * fastest.row_work_us(length) for length, depth in zip(tokens, depths, strict=True))
-        return Work(tenant, sum(works_us) / len(told), sum(tokens))
-
-    def _require_in_time(
-        self, deadline: int, num_tokens: int, entries: Sequence[HplmEntry], wait_us: float, work: Work
-    ) -> None:
+    def _require_in_time(self, deadline: int, num_tokens: int, entries: Sequence[HplmEntry], wait_us: float) -> None:
         """Check that the engine can answer on time; raises RejectedError."""
         now = now_us()
         if deadline <= now:
@@ -333,16 +323,15 @@ class LowerService:
         tenants = {tenant_of(entry.id) for entry in entries}
         # A row waits for all rows that are encoded before it, and with it.
         wait_us += self.domains.call_times.usual_us
-        finish = self._forecast.finish_us(now, num_tokens, tenants, deadline) + wait_us + self._ahead_us(work)
+        finish = self._forecast.finish_us(now, num_tokens, tenants, deadline) + wait_us
         if finish > deadline:
             raise predicted_late(finish - now, deadline - now)
 
-    def _ahead_us(self, work: Work) -> float:
+    def _ahead_us(self, told: Sequence[Told], work: Work) -> float:
         """Predict the wait for what this instance and those beside it have accepted and the engine has not counted yet.
 
         Returns 0 with policies that do not go by arrival: what was accepted last may run first.
         """
-        told = self._forecast.told(now_us())
         if not told or not told[0].forecast.is_fair:
             return 0.0
         return self.instances * self.load.ahead_us(work.tenant, work.us)
@@ -361,6 +350,15 @@ class LowerService:
 def _default_in_us(entries: Sequence[HplmEntry]) -> int | None:
     """Return the deadline of a request that names none: the shortest default of its hPLMs."""
     return min((us for entry in entries if (us := entry.default_deadline_us) is not None), default=None)
+
+
+def _work(told: Sequence[Told], tenant: str, tokens: Sequence[int], depths: Sequence[float]) -> Work:
+    """What rows cost the engine that take the earliest answers that they may: it rejects by no more than that."""
+    if not told:
+        return Work(tenant, 0.0, sum(tokens))
+    fastest = min((one.forecast for one in told), key=lambda forecast: forecast.work_us[0])
+    works_us = (depth * fastest.row_work_us(length) for length, depth in zip(tokens, depths, strict=True))
+    return Work(tenant, sum(works_us) / len(told), sum(tokens))
 
 
 def _folded(rows: Sequence[EncodedRow | HplmError], seal: Seal) -> HiddenRequest | HplmError:
