@@ -5,7 +5,6 @@ The message of a rejection ends with a JSON object that clients read: `{"reason"
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from enum import StrEnum
@@ -49,8 +48,7 @@ class RejectedError(UnavailableError):
     def __init__(self, reason: Rejection, message: str, retry_after_ms: float = _LATE_RETRY_MS) -> None:
         self.reason = reason
         self.retry_after_ms = round(min(max(retry_after_ms, _LEAST_RETRY_MS), _MOST_RETRY_MS))
-        facts = json.dumps({"reason": reason.value, "retry_after_ms": self.retry_after_ms})
-        super().__init__(f"{message} {facts}")
+        super().__init__(f'{message} {{"reason": "{reason.value}", "retry_after_ms": {self.retry_after_ms}}}')
 
 
 def late_on_arrival() -> RejectedError:
