@@ -64,7 +64,9 @@ class EncodeQueue:
         self._settings = settings
         self._on_failure = on_failure
         self._beat = beat
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed, self._has_unopened, self._has_batch = (threading.Condition(self._lock) for _ in range(3))
+        """One for each wait of the threads, because one that is woken too early takes processor time."""
         self._urgent: deque[_Waiting] = deque()
         self._patient: OrderedDict[str, deque[_Waiting]] = OrderedDict()
         self._unopened: list[_Waiting] = []
@@ -91,7 +93,7 @@ class EncodeQueue:
 
     def begin_call(self) -> None:
         """Triton has brought requests."""
-        with self._changed:
+        with self._lock:
             self._service.times.begin(now_us())
             self._service.forget_told_load()
 
@@ -100,7 +102,7 @@ class EncodeQueue:
 
     def add(self, request: TextRequest, respond: Respond) -> HplmError | None:
         """Queue a request, to be answered through `respond`; returns why it is rejected instead."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 return UnavailableError(_STOPPING)
             size = len(request.texts)
@@ -114,14 +116,17 @@ class EncodeQueue:
             if (error := self._over_quota(accepted)) is not None:
                 return error
             self._enter(_Waiting(accepted, respond))
-            self._changed.notify_all()
+            self._changed.notify()
+            if self._has_full_batch():
+                self._has_batch.notify()
         return None
 
     def close(self) -> None:
         """Reject what waits; returns once nothing is encoded or opened any more."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
+            for condition in (self._changed, self._has_unopened, self._has_batch):
+                condition.notify()
         self._encoding.join()
         self._reject_all()
         self._opening.join()
@@ -150,6 +155,7 @@ class EncodeQueue:
             self._line_up(waiting)
         else:
             self._unopened.append(waiting)
+            self._has_unopened.notify()
         self._num_rows += waiting.num_rows
         self._num_bytes += waiting.request.size_bytes
         self._rows_of[work.tenant] = self._rows_of.get(work.tenant, 0) + waiting.num_rows
@@ -236,7 +242,7 @@ class EncodeQueue:
 
     def _reject_all(self) -> None:
         """Close, and reject what has no answer yet."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             patient = [one for queue in self._patient.values() for one in queue]
             waiting = [*self._taken, *self._unopened, *self._urgent, *patient]
@@ -259,13 +265,13 @@ class EncodeQueue:
 
     def _open_all(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._unopened)
+            with self._lock:
+                self._has_unopened.wait_for(lambda: self._is_closed or self._unopened)
                 if self._is_closed:
                     return
                 waiting = self._unopened[0]
             error = self._service.open_domains(waiting.request)
-            with self._changed:
+            with self._lock:
                 if waiting not in self._unopened:  # it was rejected meanwhile
                     continue
                 self._unopened.remove(waiting)
@@ -273,7 +279,7 @@ class EncodeQueue:
                     self._line_up(waiting)
                 else:
                     self._leave(waiting)
-                self._changed.notify_all()
+                self._changed.notify()
             if error is not None:
                 _respond(waiting, error)
 
@@ -281,7 +287,7 @@ class EncodeQueue:
         adopt_beat(self._beat)
         while True:
             self._beat()
-            with self._changed:
+            with self._lock:
                 if not self._changed.wait_for(lambda: self._is_closed or self._num_rows > 0, BEAT_EVERY_S):
                     continue
                 if self._is_closed:
@@ -318,8 +324,8 @@ class EncodeQueue:
         """
         delay_us = min(_BATCHING_DELAY_PART * self._service.engine_wait_us(), _MAX_BATCHING_DELAY_US)
         if delay_us > 0:
-            with self._changed:
-                self._changed.wait_for(self._has_full_batch, delay_us / 1e6)
+            with self._lock:
+                self._has_batch.wait_for(self._has_full_batch, delay_us / 1e6)
 
     def _has_full_batch(self) -> bool:
         return self._is_closed or self._num_rows >= self._settings.batch_rows

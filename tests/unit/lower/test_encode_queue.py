@@ -130,6 +130,22 @@ def test_a_request_is_encoded_and_answered(open_queue: Callable[..., EncodeQueue
     assert queue.num_rows == 0
 
 
+def test_a_full_batch_ends_the_wait_for_one(
+    open_queue: Callable[..., EncodeQueue], service: LowerService, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "engine_wait_us", lambda: 10**12)
+    monkeypatch.setattr(encode_queue, "_MAX_BATCHING_DELAY_US", 10**9)
+    queue, answers = open_queue(batch_rows=4), Answers()
+    gate.opened.set()
+    queue.add(text(), answers.each.append)
+    answers.wait(1)
+    for _ in range(3):
+        queue.add(text(), answers.each.append)
+    assert len(answers.each) == 1 and queue.num_rows == 3
+    queue.add(text(), answers.each.append)
+    assert all(isinstance(answer, HiddenRequest) for answer in answers.wait(5))
+
+
 def test_beyond_its_bound_the_queue_rejects_at_once(open_queue: Callable[..., EncodeQueue], gate: Gate) -> None:
     """All rows of a request or none, and with the time after which to ask again."""
     queue, answers = open_queue(max_rows=8, batch_rows=1), Answers()
