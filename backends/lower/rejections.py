@@ -1,6 +1,7 @@
 """Rejections that wait a moment before they are told, so that callers who ask again at once do not take the processor.
 
 Each waits its turn: a tenth of a second where twenty wait. Whoever is rejected alone hears it within milliseconds.
+Those whose turns come within milliseconds of each other are told together, so that the thread wakes for them once.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Rejections:
                 if not self._waiting:
                     self._changed.wait()
                 elif (left_s := self._waiting[0][0] - time.monotonic()) > 0:
-                    self._changed.wait(left_s)
+                    self._changed.wait(max(left_s, _TURN_S))
                 else:
                     break
             due = []
