@@ -50,10 +50,6 @@ LOGGER = logging.getLogger(__name__)
 _MOST_IN_FLIGHT = 4
 """Batches that are staged, running or being answered; computing never runs further ahead of the answers. Each further
 stage has one more."""
-_BATCHING_DELAY_S = 0.05
-"""Longest time to hold requests back, so that one call of `execute` brings many."""
-_BEFORE_END_S = 0.01
-"""Requests are taken in this long before a batch is predicted to end, so that the next batch is chosen among them."""
 LOOPS = STAGE, RUN, ANSWER = "stage", "run", "answer"
 """The loops of a serve loop, by the names of their heartbeats."""
 
@@ -153,15 +149,6 @@ class ServeLoop:
             if (error := self.quarantine.error(job.hplm_key)) is not None:
                 return error
         return None
-
-    def delay_for_batching(self) -> None:
-        """Return shortly before the next batch is chosen, as far as that is known, or a little later than now."""
-        with self._changed:
-            left_s = _BATCHING_DELAY_S
-            if self._staged is None:
-                left_s = min(left_s, self._admission.batches.left_us(now_us()) / 1e6 - _BEFORE_END_S)
-            if left_s > 0:
-                self._changed.wait_for(lambda: self._queue.is_closed or self._running is None, left_s)
 
     def close(self) -> None:
         """Finish the running batch; reject the jobs that wait or are staged."""

@@ -259,13 +259,6 @@ class UpperService:
         """Seconds since the registry was read."""
         return self._snapshot.age_s
 
-    def delay_for_batching(self) -> None:
-        """Wait a moment while a batch runs and the next one is not about to be chosen.
-
-        Requests that arrive meanwhile come in one call, which costs less than one by one.
-        """
-        self._loop.delay_for_batching()
-
     def release_unused(self) -> None:
         """Unload roots, and unmap weights, that no live hPLM uses any more."""
         self._host_bank.unmap_unknown()

@@ -3,9 +3,14 @@
 No queue policy, priority level or optional input anywhere, each for a reason: the first two make Triton sweep its queue
 every half second while an instance is busy, and overflowing queues inside an ensemble can hang its requests; requests
 whose sets of inputs differ never share a batch.
+
+Triton batches for both models or for neither. A model without batches makes a payload for each request that waits, and
+once there are a thousand, Triton 24.10 frees the mutex that it holds while it ends a batch of another model.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from backends.deadline_batcher import plugin_parameters
 from backends.scheduling.settings import Capacity
@@ -23,12 +28,12 @@ _RESULT = Tensor("RESULT", "STRING", (1,))
 
 # The rows of a request laid end to end and folded to [rows, ceil(tokens / rows), hidden size]: Triton wants the rows in
 # front, and padding each row to the longest would send numbers that are never read.
-_HIDDEN_DIMS = (-1, -1)
-_TICKET_DIMS = (-1,)
+_HIDDEN = Tensor("HIDDEN", "FP16", (-1, -1))
+_TICKET = Tensor("TICKET", "INT64", (-1,))
 # Where the words of a row lie, and its text. Bytes and no string: Triton does not look whether a string is complete
 # before it is among those of other requests, and one that is not would fail them all.
-_WORDS_DIMS = (-1,)
-_BETWEEN = ("HIDDEN", "TICKET", "WORDS")
+_WORDS = Tensor("WORDS", "UINT8", (-1,))
+_BETWEEN = (_HIDDEN, _TICKET, _WORDS)
 
 
 def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
@@ -42,8 +47,8 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
         inputs=(_MODEL, _TEXT),
         outputs=(_RESULT,),
         steps=(
-            Step(LOWER, inputs=_same("MODEL", "TEXT"), outputs=_same(*_BETWEEN)),
-            Step(UPPER, inputs=_same(*_BETWEEN), outputs=_same("RESULT")),
+            Step(LOWER, inputs=_same(_MODEL, _TEXT), outputs=_same(*_BETWEEN)),
+            Step(UPPER, inputs=_same(*_BETWEEN), outputs=_same(_RESULT)),
         ),
     )
 
@@ -54,32 +59,25 @@ def lower(settings: ExportSettings) -> ModelDescription:
         name=LOWER,
         max_batch_size=settings.max_batch_size,
         inputs=(_MODEL, _TEXT),
-        outputs=(
-            Tensor("HIDDEN", "FP16", _HIDDEN_DIMS),
-            Tensor("TICKET", "INT64", _TICKET_DIMS),
-            Tensor("WORDS", "UINT8", _WORDS_DIMS),
-        ),
+        outputs=_BETWEEN,
         instances=Instances("CPU", settings.lower_instances),
         parameters={HOME_PARAMETER: settings.home, **_queue_parameters(settings), **settings.lower_parameters},
     )
 
 
 def upper(settings: ExportSettings) -> ModelDescription:
+    # In mode `engine` the engine batches. In mode `triton` a moment's delay lets the rows of one batch of the lower
+    # model come together; with one instance Triton does not merge what it has closed.
+    batching = DynamicBatching(settings.queue_delay_us) if settings.mode == "triton" else None
     return ModelDescription(
         name=UPPER,
         max_batch_size=settings.max_batch_size,
         # Ragged, or a request of another length would end the batch that Triton hands over.
-        inputs=(
-            Tensor("HIDDEN", "FP16", _HIDDEN_DIMS, is_ragged=True),
-            Tensor("TICKET", "INT64", _TICKET_DIMS, is_ragged=True),
-            Tensor("WORDS", "UINT8", _WORDS_DIMS, is_ragged=True),
-        ),
+        inputs=tuple(replace(tensor, is_ragged=batching is not None) for tensor in _BETWEEN),
         outputs=(_RESULT,),
         # One process per device: a second one would hold the shared layers and all adapter slots once more.
         instances=Instances("GPU", 1, _gpus(settings)) if settings.device == "gpu" else Instances("CPU", 1),
-        # In mode `engine` rows wait in the engine. In mode `triton` a moment's delay lets the rows of one batch of the
-        # lower model come together; with one instance Triton does not merge what it has closed.
-        batching=DynamicBatching(max_queue_delay_us=settings.queue_delay_us if settings.mode == "triton" else 0),
+        batching=batching,
         parameters={HOME_PARAMETER: settings.home, "mode": settings.mode, **_upper_parameters(settings)},
     )
 
@@ -101,5 +99,5 @@ def _upper_parameters(settings: ExportSettings) -> dict[str, str]:
     return {**plugin_parameters(Capacity(), settings.cost_model), **settings.upper_parameters}
 
 
-def _same(*names: str) -> dict[str, str]:
-    return {name: name for name in names}
+def _same(*tensors: Tensor) -> dict[str, str]:
+    return {tensor.name: tensor.name for tensor in tensors}

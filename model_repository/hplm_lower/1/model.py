@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from backends.call_limit import instances_of
 from backends.draining import draining_error, is_draining
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
@@ -29,6 +28,7 @@ from backends.lower.metrics import LowerMetrics
 from backends.lower.rejections import Rejections
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, QueueSettings, TextLimits
+from backends.model_instances import instances_of
 from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.staleness import StalenessSettings

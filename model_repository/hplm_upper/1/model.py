@@ -1,7 +1,7 @@
 """Triton glue of the upper half: hidden rows in, answers out.
 
-In mode `engine`, `execute` copies the tensors and returns nothing; the answers go through each request's response
-sender, whenever the engine has them. In mode `triton`, what `execute` gets is the batch, and it returns the answers.
+In mode `engine`, `execute` copies the tensors of a request and returns nothing; the answer goes through its response
+sender, whenever the engine has it. In mode `triton`, what `execute` gets is the batch, and it returns the answers.
 """
 
 import logging
@@ -20,7 +20,6 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from backends.call_limit import CallLimit
 from backends.deadline_batcher import FILE_NAME
 from backends.ending import end_process
 from backends.engine.loop import LOOPS, ServeLoop
@@ -78,7 +77,6 @@ class TritonPythonModel:
             self._heartbeat.beat_of,
             held_roots(),
         )
-        self._limit = CallLimit.from_triton(args)
         in_force = {
             "policy": policy.name.value,
             "mode": settings.text("mode", "engine"),
@@ -110,11 +108,6 @@ class TritonPythonModel:
             LOGGER.exception("requests could not be queued")
             for _, caller in read:
                 caller.respond(presentable(error))
-        try:
-            if not self._limit.was_call_full(sum(len(rows.words) for rows, _ in read)):
-                self._service.delay_for_batching()
-        except Exception:  # as above
-            LOGGER.exception("the batching delay failed")
         return None
 
     def _taken(self, request: "pb_utils.InferenceRequest") -> "tuple[HiddenRows, Caller] | None":

@@ -76,7 +76,7 @@ def server(tmp_path_factory):
     home = folder / "home"
     home.mkdir()
     (home / "word").write_text("there")
-    settings = ExportSettings(max_batch_size=16, upper_parameters={"word": "hello "})
+    settings = ExportSettings(max_batch_size=16, mode="triton", upper_parameters={"word": "hello "})
     render_repository(home / "repository", settings, folder / "code")
     with TritonServer(ServerConfig(repository=home / "repository")) as running:
         yield running

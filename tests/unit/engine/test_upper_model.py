@@ -71,18 +71,6 @@ def test_a_request_without_a_sender_fails_alone(model: Any, tiny_home: Home) -> 
     assert requests[0].error() is None and requests[2].error() is None
 
 
-def test_a_defect_of_the_batching_delay_costs_no_answer(
-    model: Any, module: ModuleType, tiny_home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(service: object) -> None:
-        raise RuntimeError("no clock")
-
-    monkeypatch.setattr(module.UpperService, "delay_for_batching", fail)
-    request = Request(keys_of(tiny_home)["acme/topic"])
-    assert model.execute([request]) is None
-    assert request.error() is None
-
-
 def test_a_defect_of_queueing_answers_its_request(
     model: Any, module: ModuleType, tiny_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

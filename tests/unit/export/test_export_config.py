@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from google.protobuf import text_format
@@ -108,13 +109,34 @@ def test_settings_reach_the_configuration():
     )
     ensemble, lower, upper = (to_message(model) for model in all_models(settings))
     assert {ensemble.max_batch_size, lower.max_batch_size, upper.max_batch_size} == {16}
-    assert not lower.HasField("dynamic_batching"), "a damaged text would fail the batch"
     assert lower.instance_group[0].count == 3
     assert lower.instance_group[0].kind == schema.ModelInstanceGroup.KIND_CPU
     assert upper.instance_group[0].count == 1
     assert list(upper.instance_group[0].gpus) == [1]
     assert upper.parameters["dtype"].string_value == "bfloat16"
     assert "dtype" not in lower.parameters
+
+
+def random_settings(source: random.Random, mode: Literal["engine", "triton"]) -> ExportSettings:
+    return ExportSettings(
+        mode=mode,
+        max_batch_size=source.randint(1, 2000),
+        lower_instances=source.randint(1, 4),
+        device=source.choice(["cpu", "gpu"]),
+        queue_delay_us=source.choice([0, 1000]),
+        lower_parameters={"threads": "2"} if source.random() < 0.5 else {},
+        upper_parameters={"max_waiting": "50"} if source.random() < 0.5 else {},
+    )
+
+
+@pytest.mark.parametrize("mode", ["engine"])
+def test_triton_batches_for_both_models_or_for_neither(mode):
+    """One that has no batches makes a payload a request; after a thousand, a batch of the other one may end Triton."""
+    source = random.Random(SEED)
+    for _ in range(50):
+        models = [to_message(model) for model in all_models(random_settings(source, mode))]
+        batched = {model.name for model in models if model.HasField("dynamic_batching")}
+        assert batched == ({"hplm_lower", "hplm_upper"} if mode == "triton" else set()), (SEED, models)
 
 
 def test_the_limit_of_waiting_rows_is_that_of_both_models():
