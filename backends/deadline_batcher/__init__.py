@@ -1,5 +1,12 @@
 """Triton's custom batching plugin for scheduling mode `triton`, in C++, and what maker and users agree on."""
 
-from backends.deadline_batcher.agreement import FILE_NAME, PLAN_VERSION, SOURCE, plugin_parameters, version_of
+from backends.deadline_batcher.agreement import (
+    FILE_NAME,
+    PLAN_VERSION,
+    SOURCE,
+    plugin_parameters,
+    text_plan_parameters,
+    version_of,
+)
 
-__all__ = ["FILE_NAME", "PLAN_VERSION", "SOURCE", "plugin_parameters", "version_of"]
+__all__ = ["FILE_NAME", "PLAN_VERSION", "SOURCE", "plugin_parameters", "text_plan_parameters", "version_of"]

@@ -10,10 +10,11 @@ from backends.scheduling.settings import Capacity
 
 FILE_NAME = "batchstrategy.so"
 """File name that Triton looks for in a model's version folder."""
-PLAN_VERSION = 8
+PLAN_VERSION = 9
 """Counts up whenever the plugin's parameters or the tickets change; the compiler is told as HPLM_PLAN_VERSION."""
 SOURCE = Path(__file__).parent / "deadline_batcher.cc"
 
+_OF_THIS_RELEASE = {"plan_version": str(PLAN_VERSION)}
 _VERSION = re.compile(rb"hplm deadline batcher, plan (\d+), triton api [\d.]+;")
 
 
@@ -21,7 +22,7 @@ def plugin_parameters(capacity: Capacity, cost_model: CostModel | None) -> dict[
     """Return the plugin's parameters; without a cost model a batch closes for a deadline only once it has passed."""
     cost = cost_model or CostModel(0.0, 0.0, 0.0, 0.0, 0.0)
     return {
-        "plan_version": str(PLAN_VERSION),
+        **_OF_THIS_RELEASE,
         "max_rows": str(capacity.max_rows),
         "max_tokens": str(capacity.max_tokens),
         "slots": str(capacity.max_adapters + 1),
@@ -31,6 +32,11 @@ def plugin_parameters(capacity: Capacity, cost_model: CostModel | None) -> dict[
         "cost_per_squared_length_us": str(float(cost.per_squared_length_us)),
         "cost_per_adapter_us": str(float(cost.per_adapter_us)),
     }
+
+
+def text_plan_parameters() -> dict[str, str]:
+    """Return the plugin's parameters for a model of texts, where a request with a damaged one is in a batch alone."""
+    return {**_OF_THIS_RELEASE, "plan": "texts"}
 
 
 def version_of(plugin: Path) -> int | None:

@@ -1,14 +1,22 @@
-// Triton's custom batching, for `hplm_upper` in scheduling mode `triton`: a thin shell around `BatchPlan`.
+// Triton's custom batching in scheduling mode `triton`: a thin shell around `BatchPlan`, for `hplm_upper`, and around
+// `TextPlan`, for `hplm_lower`. The model's configuration says which.
 //
 // Triton asks about the same requests again and again, on a thread that all requests wait for, and lets a batch grow
-// afterwards without saying what is in it already. So nothing is counted here beyond one walk along the queue, nothing
-// is allocated in it, and the model looks at its limits once more.
+// afterwards without saying what is in it already. So nothing is allocated in a walk along the queue, `BatchPlan` counts
+// nothing beyond one walk, and the model looks at its limits once more.
+//
+// `TextPlan` must know what is in a batch that grows. Triton keeps the pointer that ModelBatchInitialize sets in the
+// batch itself, and holds the last batch while it takes the next one. So the pointer of the next batch lies elsewhere,
+// and that of a batch that grows lies where it lay. What may join counts as being in the batch: without a delay Triton
+// takes it at once. Where a batch that grows must refuse the first request that waits, Triton asks again and again until
+// an instance has taken the batch, which is soon, since `hplm_lower` only takes requests in.
 #include <ctime>
 #include <memory>
 #include <string>
 
 #include "batch_plan.h"
 #include "parameters.h"
+#include "text_plan.h"
 #include "triton_api.h"
 
 #define HPLM_TEXT_OF(value) #value
@@ -29,6 +37,7 @@ namespace {
 // every request joins, as if there were no plugin.
 struct Batcher {
   std::unique_ptr<hplm::BatchPlan> plan;
+  std::unique_ptr<hplm::TextPlan> texts;
 };
 
 bool worked(TRITONSERVER_Error* error) {
@@ -65,12 +74,23 @@ bool read_config(TRITONBACKEND_Model* model, std::string* config) {
   return is_read;
 }
 
-std::unique_ptr<hplm::BatchPlan> plan_of(const hplm::Parameters& parameters) {
+bool is_of_this_release(const hplm::Parameters& parameters) {
   std::string version;
-  if (!parameters.find("plan_version", &version) || version != HPLM_TEXT(HPLM_PLAN_VERSION)) {
-    say_not_used("it is of another release than the repository, which must be exported again");
+  if (parameters.find("plan_version", &version) && version == HPLM_TEXT(HPLM_PLAN_VERSION)) return true;
+  say_not_used("it is of another release than the repository, which must be exported again");
+  return false;
+}
+
+std::unique_ptr<hplm::TextPlan> text_plan_of(const hplm::Parameters& parameters) {
+  if (!parameters.has_number("max_queue_delay_microseconds", 0)) {
+    say_not_used("max_queue_delay_microseconds of a model of texts must be 0");
     return nullptr;
   }
+  say(HPLM_LOG_INFO, "a request whose strings are not complete is in a batch of its own");
+  return std::make_unique<hplm::TextPlan>();
+}
+
+std::unique_ptr<hplm::BatchPlan> plan_of(const hplm::Parameters& parameters) {
   double rows = 0, tokens = 0, slots = 0;
   hplm::CostModel cost;
   const struct {
@@ -137,12 +157,46 @@ Tickets tickets_of(TRITONBACKEND_Request* request) {
   return tickets.count > 0 && tickets.first->version == hplm::kTicketVersion ? tickets : Tickets{};
 }
 
+// Whether all strings of a tensor are there; not where they lie in another memory, which is not read here.
+bool is_complete(TRITONBACKEND_Request* request, const char* name) {
+  TRITONBACKEND_Input* input = nullptr;
+  const int64_t* shape = nullptr;
+  uint32_t num_dims = 0, num_buffers = 0;
+  if (!worked(TRITONBACKEND_RequestInput(request, name, &input)) ||
+      !worked(TRITONBACKEND_InputProperties(input, nullptr, nullptr, &shape, &num_dims, nullptr, &num_buffers))) {
+    return false;
+  }
+  hplm::StringCheck check;
+  for (uint32_t index = 0; index < num_buffers; ++index) {
+    const void* buffer = nullptr;
+    uint64_t size = 0;
+    HplmMemoryType memory = HPLM_MEMORY_CPU;
+    int64_t memory_id = 0;
+    if (!worked(TRITONBACKEND_InputBuffer(input, index, &buffer, &size, &memory, &memory_id)) ||
+        memory >= HPLM_MEMORY_GPU) {
+      return false;
+    }
+    check.read(buffer, size);
+  }
+  return num_buffers > 0 && num_dims == 2 && shape[1] == 1 && check.is_complete(static_cast<uint64_t>(shape[0]));
+}
+
 }  // namespace
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher** batcher, TRITONBACKEND_Model* model) {
   auto made = std::make_unique<Batcher>();
   std::string config;
-  if (fits_this_triton() && read_config(model, &config)) made->plan = plan_of(hplm::Parameters(config));
+  if (fits_this_triton() && read_config(model, &config)) {
+    const hplm::Parameters parameters(config);
+    std::string plan;
+    if (is_of_this_release(parameters)) {
+      if (parameters.find("plan", &plan) && plan == "texts") {
+        made->texts = text_plan_of(parameters);
+      } else {
+        made->plan = plan_of(parameters);
+      }
+    }
+  }
   *batcher = reinterpret_cast<TRITONBACKEND_Batcher*>(made.release());
   return nullptr;
 }
@@ -153,18 +207,25 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* ba
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchInitialize(const TRITONBACKEND_Batcher* batcher, void** batch) {
-  hplm::BatchPlan* plan = reinterpret_cast<const Batcher*>(batcher)->plan.get();
-  if (plan != nullptr) plan->begin();
-  *batch = plan;
+  const auto* own = reinterpret_cast<const Batcher*>(batcher);
+  if (own->plan != nullptr) own->plan->begin();
+  if (own->texts != nullptr) own->texts->begin(batch);
+  *batch = const_cast<Batcher*>(own);
   return nullptr;
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(
     TRITONBACKEND_Request* request, void* batch, bool* should_include) {
+  const auto* own = static_cast<const Batcher*>(batch);
   *should_include = true;
-  if (batch == nullptr) return nullptr;
-  const Tickets tickets = tickets_of(request);
-  *should_include = static_cast<hplm::BatchPlan*>(batch)->include(tickets.first, tickets.count, now_us());
+  if (own == nullptr) return nullptr;
+  if (own->plan != nullptr) {
+    const Tickets tickets = tickets_of(request);
+    *should_include = own->plan->include(tickets.first, tickets.count, now_us());
+  }
+  if (own->texts != nullptr) {
+    *should_include = own->texts->include(is_complete(request, "MODEL") && is_complete(request, "TEXT"));
+  }
   return nullptr;
 }
 

@@ -1,8 +1,11 @@
 // Parameters of a model's configuration, read from Triton's JSON:
 //     … "parameters": {"max_rows": {"string_value": "64"}, …} …
+// and its own numbers:
+//     … "max_queue_delay_microseconds": 0, …
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -39,6 +42,16 @@ class Parameters {
     if (*end != '\0' || !std::isfinite(read)) return false;
     *value = read;
     return true;
+  }
+
+  // Whether there is a number of the configuration's own of this name and value.
+  bool has_number(const std::string& name, uint64_t value) const {
+    const std::string quoted = "\"" + name + "\"", digits = std::to_string(value);
+    for (size_t found = config_.find(quoted); found != std::string::npos; found = config_.find(quoted, found + 1)) {
+      size_t position = found + quoted.size();
+      if (take(&position, ":") && take(&position, digits)) return config_.find_first_of(",}", position) == position;
+    }
+    return false;
   }
 
  private:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backends.deadline_batcher import plugin_parameters
+from backends.deadline_batcher import plugin_parameters, text_plan_parameters
 from backends.scheduling.settings import Capacity
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Step, Tensor
 from builder.export.settings import HOME_PARAMETER, ExportSettings
@@ -36,6 +36,10 @@ _WORDS = Tensor("WORDS", "UINT8", (-1,))
 _BETWEEN = (_HIDDEN, _TICKET, _WORDS)
 
 
+_CALL_ROWS = 1024
+"""Rows that `hplm_lower` takes in at once in mode `triton`, at least; what waits in front of it is not counted."""
+
+
 def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
     return ensemble(settings), lower(settings), upper(settings)
 
@@ -54,14 +58,26 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
 
 
 def lower(settings: ExportSettings) -> ModelDescription:
-    """It takes requests one by one and batches them itself: a damaged text would fail a batch of Triton's."""
+    """It queues and batches itself in both modes, so that none waits unseen in front of it.
+
+    In mode `triton` it takes in all that waits at once. A text with a damaged length would fail the batch that it is
+    in; the plugin keeps it out of the others'.
+    """
+    is_batched = settings.mode == "triton"
     return ModelDescription(
         name=LOWER,
-        max_batch_size=settings.max_batch_size,
+        max_batch_size=max(settings.max_batch_size, _CALL_ROWS) if is_batched else settings.max_batch_size,
         inputs=(_MODEL, _TEXT),
         outputs=_BETWEEN,
         instances=Instances("CPU", settings.lower_instances),
-        parameters={HOME_PARAMETER: settings.home, **_queue_parameters(settings), **settings.lower_parameters},
+        # No delay, which the plugin relies on. With several instances Triton would also merge batches that are closed.
+        batching=DynamicBatching(max_queue_delay_us=0) if is_batched else None,
+        parameters={
+            HOME_PARAMETER: settings.home,
+            **(text_plan_parameters() if is_batched else {}),
+            **_queue_parameters(settings),
+            **settings.lower_parameters,
+        },
     )
 
 

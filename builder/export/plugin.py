@@ -12,6 +12,11 @@ from backends.deadline_batcher import FILE_NAME
 from builder.export.settings import ExportSettings
 from builder.plugin import PluginError, build_plugin
 
+_WITHOUT = (
+    "Triton will close batches by their number of rows alone, "
+    "and a text with a damaged length will fail the requests that share its batch"
+)
+
 
 @contextmanager
 def with_plugin(settings: ExportSettings, on_failure: Callable[[str], None]) -> Iterator[ExportSettings]:
@@ -24,7 +29,7 @@ def with_plugin(settings: ExportSettings, on_failure: Callable[[str], None]) -> 
         try:
             build_plugin(built)
         except PluginError as error:
-            on_failure(f"{error}; Triton will close batches by their number of rows alone")
+            on_failure(f"{error}; {_WITHOUT}")
             yield settings
         else:
             yield replace(settings, plugin=built)

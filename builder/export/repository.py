@@ -14,7 +14,7 @@ from backends.deadline_batcher import FILE_NAME
 from backends.errors import NotFoundError
 from backends.storage import publishing
 from builder.export.config import ModelDescription, to_text
-from builder.export.models import UPPER, all_models
+from builder.export.models import LOWER, UPPER, all_models
 from builder.export.settings import ExportSettings
 from builder.plugin import require_plugin
 
@@ -35,7 +35,8 @@ def render_repository(repository: Path, settings: ExportSettings, code: Path | N
         for model in all_models(settings):
             _render_model(folder / model.name, model, source)
         if settings.plugin is not None:
-            shutil.copyfile(settings.plugin, folder / UPPER / _VERSION / FILE_NAME)
+            for name in (LOWER, UPPER):
+                shutil.copyfile(settings.plugin, folder / name / _VERSION / FILE_NAME)
 
 
 def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:

@@ -4,8 +4,10 @@
 where it is rejected.
 """
 
+import json
 import logging
 import os
+from pathlib import Path
 
 from backends.collection import exclude_loaded_objects, pause_collection
 from backends.openmp import limit_spinning
@@ -17,6 +19,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
+from backends.deadline_batcher import FILE_NAME
 from backends.draining import draining_error, is_draining
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
@@ -56,6 +59,7 @@ class TritonPythonModel:
         # Read by the tokenizer, which otherwise takes all cores for every batch.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
+        _warn_without_plugin(args)
         staleness = StalenessSettings.from_model(settings)
         self._snapshot = RegistrySnapshot.open(settings.home, staleness, args["model_instance_name"])
         instances = instances_of(args)
@@ -136,6 +140,12 @@ class TritonPythonModel:
         self._snapshot.close()
         self._heartbeat.close()
         stop_tracing()
+
+
+def _warn_without_plugin(args: dict[str, str]) -> None:
+    plugin = Path(args["model_repository"]) / args["model_version"] / FILE_NAME
+    if "dynamic_batching" in json.loads(args["model_config"]) and not plugin.exists():
+        LOGGER.warning("without %s a text with a damaged length fails the requests that share its batch", plugin)
 
 
 def _read(request: "pb_utils.InferenceRequest") -> TextRequest | HplmError:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tritonclient.grpc.service_pb2 import ModelInferRequest
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from backends.registry.registry import Registry
 from backends.wire import Ticket, encode_tickets
 from bench.kit.tiny_home import sample_texts, tiny_hplm
+from damaged_texts import check_damaged_fail_alone
 from hplm_client import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
 from served_home import Served, wait_until_served
 
@@ -262,29 +259,4 @@ def test_the_client_refuses_what_can_never_be_right(served: Served) -> None:
 
 @pytest.mark.parametrize("model", ["hplm", "hplm_lower"])
 def test_a_text_with_a_damaged_length_fails_no_other_request(served: Served, model: str) -> None:
-    """Triton's core takes it for whole, and finds it among the texts of a batch."""
-    damaged = grpc_request(model, b"acme/topic", b"cat")
-    damaged.raw_input_contents[1] = struct.pack("<I", 1_000) + b"cat"
-    stub = GRPCInferenceServiceStub(grpc.insecure_channel(served.grpc_url))
-    errors: list[grpc.RpcError] = []
-
-    def ask_damaged(_: int) -> None:
-        try:
-            stub.ModelInfer(damaged, timeout=60)
-        except grpc.RpcError as error:
-            errors.append(error)
-
-    with HplmClient(f"grpc://{served.grpc_url}", concurrency=16, retries=0) as honest, ThreadPoolExecutor(9) as pool:
-        answers = pool.submit(honest.infer_many, [("acme/topic", "cat")] * 400)
-        list(pool.map(ask_damaged, range(200)))
-        assert {answer.hplm for answer in answers.result()} == {"acme/topic"}
-    assert len(errors) == 200 and all("\n" not in str(error.details()) for error in errors)
-
-
-def grpc_request(model: str, *strings: bytes) -> ModelInferRequest:
-    """A request of one row of strings, as bytes on the wire."""
-    request = ModelInferRequest(model_name=model)
-    for name, value in zip(("MODEL", "TEXT"), strings, strict=True):
-        request.inputs.add(name=name, datatype="BYTES", shape=[1, 1])
-        request.raw_input_contents.append(struct.pack("<I", len(value)) + value)
-    return request
+    check_damaged_fail_alone(served.grpc_url, model)

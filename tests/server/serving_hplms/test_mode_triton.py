@@ -29,6 +29,7 @@ from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.plugin import build_plugin
 from builder.serving import TritonServer
+from damaged_texts import check_damaged_fail_alone
 from served_home import Served, config_of
 
 pytestmark = pytest.mark.server
@@ -214,6 +215,12 @@ def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
     assert all("the deadline passed on the way to the engine" in one.message() for one in answers)
     (answer,) = ask(delayed, one_row_each(1), deadline_ms=30_000)
     assert answer[0]["hplm"] == "acme/topic"
+
+
+@pytest.mark.parametrize("model", ["hplm", "hplm_lower"])
+def test_a_text_with_a_damaged_length_is_in_a_batch_of_its_own(delayed: Served, model: str) -> None:
+    assert "a request whose strings are not complete is in a batch of its own" in log(delayed)
+    check_damaged_fail_alone(delayed.grpc_url, model)
 
 
 def test_a_bad_request_costs_its_batch_nothing(delayed: Served) -> None:

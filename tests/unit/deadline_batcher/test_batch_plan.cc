@@ -1,4 +1,4 @@
-// The rules by which a batch is closed. Each check that fails is one line; the process then ends with 1.
+// The rules by which a batch is closed.
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "batch_plan.h"
+#include "check.h"
 #include "parameters.h"
 
 static size_t num_allocations = 0;
@@ -27,14 +28,6 @@ using hplm::CostModel;
 using hplm::Limits;
 using hplm::Parameters;
 using hplm::Ticket;
-
-int num_failures = 0;
-
-#define CHECK(condition)                                                   \
-  if (!(condition)) {                                                      \
-    std::printf("%s:%d: %s\n", __func__, __LINE__, #condition);            \
-    ++num_failures;                                                        \
-  }
 
 const Limits kWide{1000, 1000000, 1000};
 const CostModel kFree{};
@@ -211,6 +204,10 @@ void test_parameters_are_found_in_a_configuration() {
   CHECK(!Parameters("\"max_rows\"").number("max_rows", &value));
   CHECK(!Parameters("").number("max_rows", &value));
   CHECK(!Parameters("\"max_rows\":{\"string_value\":\"64").number("max_rows", &value));
+  const Parameters own(R"({"delay":10,"name":"wait","wait" : 0, "long":0.5,"most":{"string_value":"0"},"last":0})");
+  CHECK(own.has_number("wait", 0) && own.has_number("last", 0) && own.has_number("delay", 10));
+  CHECK(!own.has_number("delay", 1) && !own.has_number("long", 0) && !own.has_number("most", 0));
+  CHECK(!own.has_number("wait", 1) && !own.has_number("absent", 0) && !Parameters("\"wait\":0").has_number("wait", 0));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, plugin_parameters, version_of
+from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, plugin_parameters, text_plan_parameters, version_of
 from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
@@ -40,7 +40,7 @@ def test_a_plugin_says_what_it_was_built_for(built_plugin: Path) -> None:
     [
         (None, "there is no deadline batcher at"),
         (b"\x7fELF of somebody else", "is no deadline batcher of this project"),
-        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 8)"),
+        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 9)"),
     ],
 )
 def test_other_files_are_refused_and_the_old_repository_stays(
@@ -65,7 +65,10 @@ def test_the_repository_carries_the_plugin_and_what_it_reads(built_plugin: Path,
     render_repository(tmp_path / "repository", settings)
     folder = tmp_path / "repository" / "hplm_upper"
     model = from_text((folder / "config.pbtxt").read_text())
-    assert (folder / "1" / FILE_NAME).read_bytes() == built_plugin.read_bytes()
+    for name in ("hplm_lower", "hplm_upper"):
+        assert (tmp_path / "repository" / name / "1" / FILE_NAME).read_bytes() == built_plugin.read_bytes()
+    lower = from_text((tmp_path / "repository" / "hplm_lower" / "config.pbtxt").read_text())
+    assert text_plan_parameters().items() <= lower.parameters.items()
     assert model.batching is not None
     assert model.batching.max_queue_delay_us == 700
     assert model.parameters["mode"] == "triton"
@@ -97,7 +100,11 @@ def test_the_command_builds_the_plugin_where_there_is_a_compiler(
     capsys.readouterr()
     assert export(monkeypatch, tiny_home, "--mode", "triton") in (0, None)
     assert not carried.exists()
-    assert "there is no C++ compiler to build the deadline batcher with" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there is no C++ compiler to build the deadline batcher with" in said
+    assert "a text with a damaged length will fail the requests that share its batch" in said
+    lower = from_text((tiny_home.repository / "hplm_lower" / "config.pbtxt").read_text())
+    assert lower.batching is not None
 
 
 def test_a_compiler_that_fails_is_one_line(built_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def random_settings(source: random.Random, mode: Literal["engine", "triton"]) ->
     )
 
 
-@pytest.mark.parametrize("mode", ["engine"])
+@pytest.mark.parametrize("mode", ["engine", "triton"])
 def test_triton_batches_for_both_models_or_for_neither(mode):
     """One that has no batches makes a payload a request; after a thousand, a batch of the other one may end Triton."""
     source = random.Random(SEED)
@@ -137,6 +137,9 @@ def test_triton_batches_for_both_models_or_for_neither(mode):
         models = [to_message(model) for model in all_models(random_settings(source, mode))]
         batched = {model.name for model in models if model.HasField("dynamic_batching")}
         assert batched == ({"hplm_lower", "hplm_upper"} if mode == "triton" else set()), (SEED, models)
+        _, lower, upper = models
+        assert lower.max_batch_size >= upper.max_batch_size
+        assert lower.dynamic_batching.max_queue_delay_microseconds == 0, "the plugin relies on it"
 
 
 def test_the_limit_of_waiting_rows_is_that_of_both_models():

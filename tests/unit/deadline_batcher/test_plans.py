@@ -11,24 +11,25 @@ import pytest
 from backends.deadline_batcher import SOURCE
 from builder.plugin import find_compiler
 
-TESTS = Path(__file__).with_suffix(".cc")
+TESTS = sorted(Path(__file__).parent.glob("*.cc"))
 FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE.parent}")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=TESTS, ids=lambda tests: tests.stem)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = find_compiler()
     assert compiler is not None, "the plugin's tests need a C++ compiler: apt install g++, or pip install ziglang"
-    built = tmp_path_factory.mktemp("batch_plan") / "test"
-    if compile_tests([*compiler, *FLAGS, *SANITIZERS], built).returncode != 0:  # not every compiler brings them
-        plain = compile_tests([*compiler, *FLAGS], built)
+    built = tmp_path_factory.mktemp("plans") / "test"
+    checked = compile_tests([*compiler, *FLAGS, *SANITIZERS], request.param, built)
+    if checked.returncode != 0:  # not every compiler brings sanitizers
+        plain = compile_tests([*compiler, *FLAGS], request.param, built)
         assert plain.returncode == 0, plain.stderr
     return built
 
 
-def compile_tests(command: list[str], built: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command, str(TESTS), "-o", str(built)], capture_output=True, text=True, timeout=600)
+def compile_tests(command: list[str], tests: Path, built: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command, str(tests), "-o", str(built)], capture_output=True, text=True, timeout=600)
 
 
 def test_the_rules_hold(program: Path) -> None:

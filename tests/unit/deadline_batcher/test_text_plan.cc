@@ -1,0 +1,175 @@
+// Which strings are complete, and who shares a batch.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "text_plan.h"
+
+namespace {
+
+using hplm::StringCheck;
+using hplm::TextPlan;
+using Buffers = std::vector<std::string>;
+
+std::string length(uint32_t value) {
+  return {static_cast<char>(value), static_cast<char>(value >> 8), static_cast<char>(value >> 16),
+          static_cast<char>(value >> 24)};
+}
+
+std::string text(const std::string& value) { return length(static_cast<uint32_t>(value.size())) + value; }
+
+bool is_complete(const Buffers& buffers, uint64_t num_strings) {
+  StringCheck check;
+  for (const std::string& each : buffers) {
+    const std::vector<char> exact(each.begin(), each.end());  // so that a sanitizer sees what is read behind it
+    check.read(exact.data(), exact.size());
+  }
+  return check.is_complete(num_strings);
+}
+
+void test_strings() {
+  CHECK(is_complete({text("cat")}, 1));
+  CHECK(is_complete({text("")}, 1));
+  CHECK(is_complete({text("") + text("cat") + text("")}, 3));
+  CHECK(is_complete({length(3) + "c", "", "at" + text("dog"), text("")}, 3));
+  CHECK(is_complete({length(3), "cat"}, 1));
+  CHECK(!is_complete({length(4) + "cat"}, 1));
+  CHECK(!is_complete({length(2) + "cat"}, 1));
+  CHECK(!is_complete({length(UINT32_MAX) + "cat"}, 1));
+  CHECK(!is_complete({length(1) + "c", length(1)}, 2));
+  CHECK(!is_complete({text("cat") + "abc"}, 1));
+  CHECK(!is_complete({"ab"}, 1));
+  CHECK(!is_complete({text("cat").substr(0, 2), text("cat").substr(2)}, 1));  // nor does Triton's core take this
+  CHECK(!is_complete({text("cat")}, 2));
+  CHECK(!is_complete({text("cat") + text("dog")}, 1));
+  CHECK(!is_complete({}, 1));
+  CHECK(is_complete({}, 0));
+}
+
+// The same once more, slowly: byte by byte, in one buffer, with the places where a length must not be cut.
+bool is_complete_slowly(const Buffers& buffers, uint64_t num_strings) {
+  std::string all;
+  std::vector<size_t> cuts;
+  for (const std::string& each : buffers) {
+    all += each;
+    cuts.push_back(all.size());
+  }
+  uint64_t found = 0;
+  for (size_t place = 0; place < all.size(); ++found) {
+    const size_t first = place;
+    uint64_t bytes = 0;
+    for (int shift = 0; shift < 32; shift += 8, ++place) {
+      if (place == all.size()) return false;
+      bytes |= static_cast<uint64_t>(static_cast<unsigned char>(all[place])) << shift;
+    }
+    const auto is_in_length = [&](size_t cut) { return cut > first && cut < first + 4; };
+    if (std::any_of(cuts.begin(), cuts.end(), is_in_length)) return false;
+    for (; bytes > 0; --bytes, ++place) {
+      if (place == all.size()) return false;
+    }
+  }
+  return found == num_strings;
+}
+
+void test_random_tensors_against_the_slow_rules(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto upto = [&](size_t most) { return static_cast<size_t>(random() % (most + 1)); };
+  size_t num_complete = 0;
+  constexpr int kRounds = 50000;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string all;
+    uint64_t num_strings = upto(4);
+    for (uint64_t left = num_strings; left > 0; --left) all += text(std::string(upto(6), static_cast<char>(upto(3))));
+    if (upto(2) == 0 && !all.empty()) all[upto(all.size() - 1)] = static_cast<char>(upto(2) == 0 ? upto(255) : upto(8));
+    if (upto(4) == 0) all.resize(upto(all.size() + 3));
+    if (upto(9) == 0) num_strings = upto(5);
+    Buffers buffers;
+    while (!all.empty()) {
+      const size_t size = upto(2) == 0 ? upto(all.size()) : all.size();
+      buffers.push_back(all.substr(0, size));
+      all.erase(0, size);
+    }
+    const bool expected = is_complete_slowly(buffers, num_strings);
+    num_complete += expected;
+    if (is_complete(buffers, num_strings) != expected) {
+      std::printf("%s: seed %u, round %d: not %d\n", __func__, seed, round, expected);
+      ++num_failures;
+      return;
+    }
+  }
+  CHECK(num_complete > kRounds / 10 && num_complete < kRounds * 9 / 10);
+}
+
+void test_who_is_damaged_is_alone() {
+  int first = 0, second = 0;
+  TextPlan plan;
+  plan.begin(&first);
+  CHECK(plan.include(true) && plan.include(true) && !plan.include(false));
+  plan.begin(&second);
+  CHECK(plan.include(false) && !plan.include(true) && !plan.include(false));
+  plan.begin(&first);
+  CHECK(plan.include(true));
+}
+
+void test_a_batch_that_grows_is_what_it_was() {
+  int first = 0, second = 0;
+  TextPlan plan;
+  plan.begin(&first);
+  plan.begin(&first);  // Triton begins twice before it asks
+  CHECK(plan.include(true));
+  plan.begin(&first);
+  CHECK(!plan.include(false));
+  plan.begin(&first);
+  CHECK(plan.include(true));
+  plan.begin(&second);
+  CHECK(plan.include(false));
+  plan.begin(&second);
+  CHECK(!plan.include(true));
+}
+
+// As Triton does it: a batch takes what it may of what waits, waits for an instance, and grows meanwhile.
+void test_random_queues_against_the_slow_rules(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto is = [&](unsigned one_in) { return random() % one_in == 0; };
+  TextPlan plan;
+  int places[3] = {};
+  size_t place = 0;
+  for (int round = 0; round < 20000; ++round) {
+    place = (place + 1 + random() % 2) % 3;  // any but the last one
+    std::vector<bool> batch;
+    bool is_waiting = !is(4);  // or the first request comes later
+    plan.begin(places + place);
+    for (bool grows = true; grows; grows = !is(3)) {
+      plan.begin(places + place);
+      for (bool is_asked = is_waiting; is_asked; is_asked = !is(5)) {
+        const bool is_complete = !is(3), has_damaged = std::count(batch.begin(), batch.end(), false) > 0;
+        const bool expected = batch.empty() || (is_complete && !has_damaged);
+        if (plan.include(is_complete) != expected) {
+          std::printf("%s: seed %u, round %d: not %d\n", __func__, seed, round, expected);
+          ++num_failures;
+          return;
+        }
+        if (!expected) break;
+        batch.push_back(is_complete);
+      }
+      is_waiting = true;
+    }
+  }
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const auto seed = static_cast<unsigned>(std::strtoul(arguments[1], nullptr, 10));
+  test_strings();
+  test_random_tensors_against_the_slow_rules(seed);
+  test_who_is_damaged_is_alone();
+  test_a_batch_that_grows_is_what_it_was();
+  test_random_queues_against_the_slow_rules(seed);
+  return num_failures == 0 ? 0 : 1;
+}
