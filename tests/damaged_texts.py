@@ -5,8 +5,13 @@ Triton's core takes them for whole. The Python backend finds them, and fails the
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import struct
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 from tritonclient.grpc.service_pb2 import ModelInferRequest
@@ -20,17 +25,45 @@ _GOOD = ("acme/topic", "cat")
 def check_damaged_fail_alone(grpc_url: str, model: str, num_each: int = 300) -> None:
     """Send good ones to `hplm` and damaged ones to a model, all at once; only these fail, and each says why."""
     chance = random.Random(SEED)
-    good, damaged = _of_rows("hplm", [[value.encode()] for value in _GOOD]), _damaged(model)
-    requests = [(False, good)] * num_each + [(True, chance.choice(damaged)) for _ in range(num_each)]
+    damaged = _damaged(model)
+    requests = [(False, _good())] * num_each + [(True, chance.choice(damaged)) for _ in range(num_each)]
     chance.shuffle(requests)
     with grpc.insecure_channel(grpc_url) as channel:
-        stub = GRPCInferenceServiceStub(channel)
-        sent = [(is_damaged, stub.ModelInfer.future(request, timeout=60)) for is_damaged, request in requests]
-        failed = [str(one.details()) for is_damaged, one in sent if not is_damaged and one.exception() is not None]
-        told = [one.details() for is_damaged, one in sent if is_damaged and one.exception() is not None]
+        _check([_send(channel, request) for _, request in requests], [is_damaged for is_damaged, _ in requests])
+
+
+def check_damaged_fail_alone_in_order(grpc_url: str, order: str, pause_s: float, process: int) -> None:
+    """Stop a process that takes batches while good (g) and damaged (d) requests come, one after the other.
+
+    Batches then wait in front of it, and Triton lets them grow.
+    """
+    damaged = _damaged("hplm_lower")
+    sent = []
+    with grpc.insecure_channel(grpc_url) as channel:
+        os.kill(process, signal.SIGSTOP)
+        try:
+            for place, kind in enumerate(order):
+                sent.append(_send(channel, damaged[place % len(damaged)] if kind == "d" else _good()))
+                time.sleep(pause_s)
+        finally:
+            os.kill(process, signal.SIGCONT)
+        _check(sent, [kind == "d" for kind in order])
+
+
+def _send(channel: grpc.Channel, request: ModelInferRequest) -> Any:
+    return GRPCInferenceServiceStub(channel).ModelInfer.future(request, timeout=60)
+
+
+def _check(sent: Sequence[Any], is_damaged: Sequence[bool]) -> None:
+    errors = [None if one.exception() is None else str(one.details()) for one in sent]
+    failed = [error for error, damaged in zip(errors, is_damaged, strict=True) if error is not None and not damaged]
     assert not failed, f"{len(failed)} good requests failed: {failed[0]}"
-    assert len(told) == num_each, "a damaged request was answered"
-    assert all("incomplete string" in one and "\n" not in one for one in told), set(told)
+    told = [error for error, damaged in zip(errors, is_damaged, strict=True) if damaged]
+    assert all(one is not None and "incomplete string" in one and "\n" not in one for one in told), set(told)
+
+
+def _good() -> ModelInferRequest:
+    return _of_rows("hplm", [[value.encode()] for value in _GOOD])
 
 
 def _damaged(model: str) -> list[ModelInferRequest]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import tritonclient.grpc
@@ -29,7 +30,7 @@ from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.plugin import build_plugin
 from builder.serving import TritonServer
-from damaged_texts import check_damaged_fail_alone
+from damaged_texts import check_damaged_fail_alone, check_damaged_fail_alone_in_order
 from served_home import Served, config_of
 
 pytestmark = pytest.mark.server
@@ -221,6 +222,14 @@ def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
 def test_a_text_with_a_damaged_length_is_in_a_batch_of_its_own(delayed: Served, model: str) -> None:
     assert "a request whose strings are not complete is in a batch of its own" in log(delayed)
     check_damaged_fail_alone(delayed.grpc_url, model)
+
+
+@pytest.mark.parametrize("order", ["ggdggd", "gdggdd", "dddggg"])
+def test_so_it_is_while_batches_wait_and_grow(delayed: Served, order: str) -> None:
+    """The first request is what the process is given; the batch that waits behind it grows."""
+    family = psutil.Process(delayed.server.pid).children(recursive=True)
+    (lower,) = (each.pid for each in family if "hplm_lower" in " ".join(each.cmdline()))
+    check_damaged_fail_alone_in_order(delayed.grpc_url, order, 0.05, lower)
 
 
 def test_a_bad_request_costs_its_batch_nothing(delayed: Served) -> None:
