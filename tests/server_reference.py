@@ -32,7 +32,6 @@ class ReferenceServer(ReferenceLoop):
     encoded: list[Request] = field(default_factory=list)
     encodes_until_us: int = 0
     looks_us: int = 0
-    gate_us: int = 0
     told: Told | None = None
     load: AcceptedLoad = field(default_factory=AcceptedLoad)
     row_times: RecentTimes = field(default_factory=RecentTimes)
@@ -64,8 +63,8 @@ class ReferenceServer(ReferenceLoop):
         if self.ends_us is not None and self.ends_us <= now_us:
             self._finish(now_us)
         while self._start(now_us) or self._stage(now_us) or self._front(now_us):
-            pass  # of calls that were held back until a batch was done, the next one knows nothing
-        for event_us in (self.ends_us, self.ready_us, self.looks_us, self.encodes_until_us, self.gate_us):
+            pass
+        for event_us in (self.ends_us, self.ready_us, self.looks_us, self.encodes_until_us):
             if event_us is not None and event_us > now_us and event_us not in self.events:
                 heapq.heappush(self.events, event_us)
 
@@ -77,7 +76,7 @@ class ReferenceServer(ReferenceLoop):
         if self.on_the_way and self.on_the_way[0].arrived_us <= now_us:
             self._check(self.on_the_way.pop(0), now_us)
             return True
-        if self.encoded and max(self.encoded[0].arrived_us, self.gate_us) <= now_us:
+        if self.encoded and self.encoded[0].arrived_us <= now_us:
             self._hand_over(now_us)
             return True
         is_full = len(self.texts) >= self.costs.front.batch_rows
@@ -140,14 +139,8 @@ class ReferenceServer(ReferenceLoop):
         handed = [request for request in self.encoded if request.arrived_us <= now_us]
         self.encoded = self.encoded[len(handed) :]
         for request in handed:
-            request.arrived_us = now_us
             self._expire(now_us)
             self._enter(request, now_us)
-        if self.running is not None and self.admission is not None and len(handed) < 32:
-            held_us = 50_000.0
-            if self.staged is None:
-                held_us = min(held_us, self.admission.batches.left_us(now_us) - 10_000)
-            self.gate_us = now_us + max(0, round(held_us))
 
     def _enter(self, request: Request, now_us: int) -> None:
         assert self.admission is not None
@@ -244,4 +237,3 @@ class ReferenceServer(ReferenceLoop):
         place, (start_us, _, rows) = len(self.batches) - 1, self.batches[-1]
         self.batches[place] = (start_us, now_us, rows)
         self._tell(now_us)
-        self.gate_us = min(self.gate_us, now_us)

@@ -92,10 +92,6 @@ class BatchClock:
     def is_busy(self) -> bool:
         return self.is_running or self._staged_us > 0
 
-    def left_us(self, now_us: int) -> float:
-        """What is left of the batch that runs, as predicted; 0 where there is none, and of one that is overdue."""
-        return 0.0 if self._running is None else max(0.0, self._running.ends_us - now_us)
-
     def busy_us(self, now_us: int) -> float:
         """What is left of the running and of the staged batch; an overdue one is likely to take a while yet."""
         if self._running is None:

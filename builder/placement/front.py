@@ -29,10 +29,6 @@ _BATCHING_DELAY_PART = 0.05
 _MAX_BATCHING_DELAY_US = 25_000
 """As the encode queue."""
 _TOLD_WITHIN_US = 300_000
-_LONGEST_HOLD_US = 50_000
-_BEFORE_END_US = 10_000
-_ROWS_OF_FULL_CALL = 32
-"""As the serve loop: calls are held back until shortly before the next batch is chosen, but not behind a full one."""
 
 
 class _Worker:
@@ -136,7 +132,6 @@ class FrontIntake:
         self._turn = 0
         self._handed: deque[SimulatedJob] = deque()
         """Encoded, on the way to the engine."""
-        self._gate_us = 0
         self._told: Told | None = None
         self._reject: Reject | None = None
 
@@ -157,7 +152,7 @@ class FrontIntake:
         self._requests.add(job)
 
     def take_until(self, until_us: int) -> list[SimulatedJob]:
-        """Play the next thing that happens here; rows that come in one call come at its time."""
+        """Play the next thing that happens here."""
         now_us = self.next_us
         if now_us > until_us:
             return []
@@ -180,27 +175,18 @@ class FrontIntake:
     def hear(self, told: Told) -> None:
         self._told = told
 
-    def hold(self, now_us: int, left_us: float, num_rows: int) -> None:
-        if num_rows < _ROWS_OF_FULL_CALL:
-            self._gate_us = now_us + max(0, round(min(_LONGEST_HOLD_US, left_us - _BEFORE_END_US)))
-
-    def release(self, now_us: int) -> None:
-        self._gate_us = min(self._gate_us, now_us)
-
     @property
     def _arrives_us(self) -> float:
         return self._requests.next_us + self._reach_us
 
     @property
     def _hands_us(self) -> float:
-        return max(self._handed[0].arrived_us, self._gate_us) if self._handed else math.inf
+        return self._handed[0].arrived_us if self._handed else math.inf
 
     def _hand_over(self, now_us: int) -> list[SimulatedJob]:
         handed = []
         while self._handed and self._handed[0].arrived_us <= now_us:
-            job = self._handed.popleft()
-            job.arrived_us = now_us
-            handed.append(job)
+            handed.append(self._handed.popleft())
         return handed
 
     def _rejected(self, job: SimulatedJob, reason: Rejection) -> None:

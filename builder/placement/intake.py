@@ -55,17 +55,9 @@ class Intake(Protocol):
         """Take what the engine forecasts."""
         ...
 
-    def hold(self, now_us: int, left_us: float, num_rows: int) -> None:
-        """Know that so many rows have come, and in how long the next batch is chosen."""
-        ...
-
-    def release(self, now_us: int) -> None:
-        """Know that the engine's batch is done."""
-        ...
-
 
 class _Unforecast:
-    """An intake that rejects nothing and holds nothing back."""
+    """An intake that rejects nothing."""
 
     forecasts = False
     next_us: float
@@ -74,12 +66,6 @@ class _Unforecast:
         return self.next_us
 
     def hear(self, told: Told) -> None:
-        pass
-
-    def hold(self, now_us: int, left_us: float, num_rows: int) -> None:
-        pass
-
-    def release(self, now_us: int) -> None:
         pass
 
 

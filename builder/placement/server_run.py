@@ -230,7 +230,6 @@ class ServerRun:
             if self._intake.forecasts:
                 self._queue.drop_late(end_us)
                 self._tell(self._admission, end_us)
-                self._intake.release(end_us)
 
     def _early_answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int, answered_us: int) -> Answers | None:
         if self._answering.exits is None:
@@ -256,10 +255,6 @@ class ServerRun:
             if self._admission is not None:
                 for job in jobs:
                     self._ask(self._admission, job)
-                if jobs and self._running and self._intake.forecasts:
-                    now_us = jobs[-1].arrived_us
-                    left_us = self._admission.batches.left_us(now_us) if self._staged is None else math.inf
-                    self._intake.hold(now_us, left_us, len(jobs))
             elif len(self._queue) + len(jobs) <= self._max_waiting:
                 self._queue.add(jobs)
             else:
