@@ -1,7 +1,6 @@
 """Triton glue of the lower half: texts in, folded hidden rows and tickets out. The work is in `backends.lower`.
 
-`execute` answers what is wrong at once. The rest is answered through response senders: by the queue, or a moment later
-where it is rejected.
+`execute` answers what is wrong or rejected at once. The queue answers the rest, through response senders.
 """
 
 import json
@@ -28,7 +27,6 @@ from backends.logs import configure_logging
 from backends.lower.caller_check import Auth
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
-from backends.lower.rejections import Rejections
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, QueueSettings, TextLimits
 from backends.model_instances import instances_of
@@ -36,7 +34,6 @@ from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.staleness import StalenessSettings
 from backends.root.packed import cpu_multiplies_bf16
-from backends.scheduling.rejection import RejectedError
 from backends.seal import Seal
 from backends.standstill import SHORT_CALLS_S, Standstill
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
@@ -78,8 +75,7 @@ class TritonPythonModel:
         self._service.warm_up()
         self._heartbeat = Heartbeat(process, ("encode",))
         queue = QueueSettings.from_model(settings, instances)
-        self._rejections = Rejections()
-        self._queue = EncodeQueue(self._service, queue, self._fail, self._heartbeat.beat_of("encode"))
+        self._queue = EncodeQueue(self._service, queue, end_process, self._heartbeat.beat_of("encode"))
         in_force = {
             **filling.parameters,
             **staleness.parameters,
@@ -115,25 +111,16 @@ class TritonPythonModel:
             sender, end = request.get_response_sender(), self._heartbeat.end_requests
             caller: Caller[HiddenRequest] = Caller(sender, _response, final, Lane.RETRIEVAL, end)
             error = self._queue.add(read, caller.respond)
-            if error is not None and not isinstance(error, RejectedError):
-                return error
-            self._heartbeat.begin_requests()  # it may be answered by now: for a moment the number is negative
-            if error is not None:
-                self._rejections.add(error, caller.respond)
-            return None
+            if error is None:
+                self._heartbeat.begin_requests()  # it may be answered by now: for a moment the number is negative
+            return error
         except Exception as error:  # a defect; leaving `execute`, it would fail all requests of the call
             LOGGER.exception("a request could not be queued")
             return presentable(error)
 
-    def _fail(self) -> None:
-        """Tell the rejections that wait to be told before the process ends."""
-        self._rejections.close()
-        end_process()
-
     def finalize(self) -> None:
         self._standstill.close()
         self._queue.close()
-        self._rejections.close()
         self._trimming.close()
         self._metrics.close()
         self._service.close()
