@@ -8,7 +8,7 @@
 // `TextPlan` must know what is in a batch that grows. Triton keeps the pointer that ModelBatchInitialize sets in the
 // batch itself, and holds the last batch while it takes the next one. So the pointer of the next batch lies elsewhere,
 // and that of a batch that grows lies where it lay. What may join counts as being in the batch: without a delay Triton
-// takes it at once. Where a batch that grows must refuse the first request that waits, Triton asks again and again until
+// takes it at once. Where a batch that grows must reject the first request that waits, Triton asks again and again until
 // an instance has taken the batch, which is soon, since `hplm_lower` only takes requests in.
 #include <ctime>
 #include <memory>
@@ -50,7 +50,9 @@ void say(HplmLogLevel level, const std::string& message) {
 }
 
 void say_not_used(const std::string& reason) {
-  say(HPLM_LOG_WARN, reason + "; it is not used, and batches are closed by their number of rows alone");
+  say(HPLM_LOG_WARN, reason +
+                         "; it is not used, so batches are closed by their number of rows alone, and a text with a "
+                         "damaged length fails the requests that share its batch");
 }
 
 bool fits_this_triton() {
@@ -81,13 +83,24 @@ bool is_of_this_release(const hplm::Parameters& parameters) {
   return false;
 }
 
+bool is_limit(double value) {
+  return value >= 1 && value <= 1e9;
+}
+
 std::unique_ptr<hplm::TextPlan> text_plan_of(const hplm::Parameters& parameters) {
   if (!parameters.has_number("max_queue_delay_microseconds", 0)) {
     say_not_used("max_queue_delay_microseconds of a model of texts must be 0");
     return nullptr;
   }
-  say(HPLM_LOG_INFO, "a request whose strings are not complete is in a batch of its own");
-  return std::make_unique<hplm::TextPlan>();
+  double bytes = 0;
+  if (!parameters.number("max_call_bytes", &bytes) || !is_limit(bytes)) {
+    say_not_used("the model parameter max_call_bytes is missing or no limit");
+    return nullptr;
+  }
+  const auto most_bytes = static_cast<size_t>(bytes);
+  say(HPLM_LOG_INFO, "batches of texts hold up to " + std::to_string(most_bytes) +
+                         " bytes; a request with a damaged string is in a batch of its own");
+  return std::make_unique<hplm::TextPlan>(most_bytes);
 }
 
 std::unique_ptr<hplm::BatchPlan> plan_of(const hplm::Parameters& parameters) {
@@ -112,7 +125,6 @@ std::unique_ptr<hplm::BatchPlan> plan_of(const hplm::Parameters& parameters) {
       return nullptr;
     }
   }
-  const auto is_limit = [](double value) { return value >= 1 && value <= 1e9; };
   if (!is_limit(rows) || !is_limit(tokens) || !is_limit(slots - 1)) {
     say_not_used("the limits in the model's parameters are none");
     return nullptr;
@@ -157,14 +169,19 @@ Tickets tickets_of(TRITONBACKEND_Request* request) {
   return tickets.count > 0 && tickets.first->version == hplm::kTicketVersion ? tickets : Tickets{};
 }
 
-// Whether all strings of a tensor are there; not where they lie in another memory, which is not read here.
-bool is_complete(TRITONBACKEND_Request* request, const char* name) {
+struct Strings {
+  bool are_complete = false;
+  size_t size_bytes = 0;
+};
+
+// Reads a tensor of strings; they are not complete where they lie in another memory, which is not read here.
+Strings strings_of(TRITONBACKEND_Request* request, const char* name) {
   TRITONBACKEND_Input* input = nullptr;
   const int64_t* shape = nullptr;
   uint32_t num_dims = 0, num_buffers = 0;
   if (!worked(TRITONBACKEND_RequestInput(request, name, &input)) ||
       !worked(TRITONBACKEND_InputProperties(input, nullptr, nullptr, &shape, &num_dims, nullptr, &num_buffers))) {
-    return false;
+    return {};
   }
   hplm::StringCheck check;
   for (uint32_t index = 0; index < num_buffers; ++index) {
@@ -174,11 +191,12 @@ bool is_complete(TRITONBACKEND_Request* request, const char* name) {
     int64_t memory_id = 0;
     if (!worked(TRITONBACKEND_InputBuffer(input, index, &buffer, &size, &memory, &memory_id)) ||
         memory >= HPLM_MEMORY_GPU) {
-      return false;
+      return {};
     }
     check.read(buffer, size);
   }
-  return num_buffers > 0 && num_dims == 2 && shape[1] == 1 && check.is_complete(static_cast<uint64_t>(shape[0]));
+  const bool is_column = num_buffers > 0 && num_dims == 2 && shape[1] == 1;
+  return {is_column && check.is_complete(static_cast<uint64_t>(shape[0])), check.size_bytes()};
 }
 
 }  // namespace
@@ -224,7 +242,9 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(
     *should_include = own->plan->include(tickets.first, tickets.count, now_us());
   }
   if (own->texts != nullptr) {
-    *should_include = own->texts->include(is_complete(request, "MODEL") && is_complete(request, "TEXT"));
+    const Strings models = strings_of(request, "MODEL"), texts = strings_of(request, "TEXT");
+    *should_include =
+        own->texts->include(models.are_complete && texts.are_complete, models.size_bytes + texts.size_bytes);
   }
   return nullptr;
 }

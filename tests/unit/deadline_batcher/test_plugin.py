@@ -40,7 +40,7 @@ def test_a_plugin_says_what_it_was_built_for(built_plugin: Path) -> None:
     [
         (None, "there is no deadline batcher at"),
         (b"\x7fELF of somebody else", "is no deadline batcher of this project"),
-        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 9)"),
+        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 10)"),
     ],
 )
 def test_other_files_are_refused_and_the_old_repository_stays(

@@ -51,7 +51,7 @@ void test_strings() {
   CHECK(is_complete({}, 0));
 }
 
-// The same once more, slowly: byte by byte, in one buffer, with the places where a length must not be cut.
+// The same once more, slowly: byte by byte, in one buffer, with the positions where a length must not be cut.
 bool is_complete_slowly(const Buffers& buffers, uint64_t num_strings) {
   std::string all;
   std::vector<size_t> cuts;
@@ -60,17 +60,17 @@ bool is_complete_slowly(const Buffers& buffers, uint64_t num_strings) {
     cuts.push_back(all.size());
   }
   uint64_t found = 0;
-  for (size_t place = 0; place < all.size(); ++found) {
-    const size_t first = place;
+  for (size_t at = 0; at < all.size(); ++found) {
+    const size_t first = at;
     uint64_t bytes = 0;
-    for (int shift = 0; shift < 32; shift += 8, ++place) {
-      if (place == all.size()) return false;
-      bytes |= static_cast<uint64_t>(static_cast<unsigned char>(all[place])) << shift;
+    for (int shift = 0; shift < 32; shift += 8, ++at) {
+      if (at == all.size()) return false;
+      bytes |= static_cast<uint64_t>(static_cast<unsigned char>(all[at])) << shift;
     }
     const auto is_in_length = [&](size_t cut) { return cut > first && cut < first + 4; };
     if (std::any_of(cuts.begin(), cuts.end(), is_in_length)) return false;
-    for (; bytes > 0; --bytes, ++place) {
-      if (place == all.size()) return false;
+    for (; bytes > 0; --bytes, ++at) {
+      if (at == all.size()) return false;
     }
   }
   return found == num_strings;
@@ -105,57 +105,91 @@ void test_random_tensors_against_the_slow_rules(unsigned seed) {
   CHECK(num_complete > kRounds / 10 && num_complete < kRounds * 9 / 10);
 }
 
-void test_who_is_damaged_is_alone() {
+constexpr size_t kMostBytes = 100;
+
+void test_a_damaged_request_is_alone() {
   int first = 0, second = 0;
-  TextPlan plan;
+  TextPlan plan(kMostBytes);
   plan.begin(&first);
-  CHECK(plan.include(true) && plan.include(true) && !plan.include(false));
+  CHECK(plan.include(true, 1) && plan.include(true, 1) && !plan.include(false, 1));
   plan.begin(&second);
-  CHECK(plan.include(false) && !plan.include(true) && !plan.include(false));
+  CHECK(plan.include(false, 1) && !plan.include(true, 1) && !plan.include(false, 1));
   plan.begin(&first);
-  CHECK(plan.include(true));
+  CHECK(plan.include(true, 1));
+}
+
+void test_a_batch_has_so_many_bytes_at_most() {
+  int first = 0, second = 0;
+  TextPlan plan(kMostBytes);
+  plan.begin(&first);
+  CHECK(plan.include(true, 60) && plan.include(true, 40) && !plan.include(true, 1) && plan.include(true, 0));
+  plan.begin(&second);
+  CHECK(plan.include(true, 101) && !plan.include(true, 0));
+  plan.begin(&first);
+  CHECK(plan.include(true, 1) && !plan.include(true, SIZE_MAX) && !plan.include(true, 100) && plan.include(true, 99));
+}
+
+void test_bytes_are_counted_whatever_they_are() {
+  StringCheck check;
+  check.read("abc", 3);  // no length
+  check.read("abcdefgh", 8);
+  CHECK(check.size_bytes() == 11);
 }
 
 void test_a_batch_that_grows_is_what_it_was() {
   int first = 0, second = 0;
-  TextPlan plan;
+  TextPlan plan(kMostBytes);
   plan.begin(&first);
   plan.begin(&first);  // Triton begins twice before it asks
-  CHECK(plan.include(true));
+  CHECK(plan.include(true, 60));
   plan.begin(&first);
-  CHECK(!plan.include(false));
+  CHECK(!plan.include(false, 1));
   plan.begin(&first);
-  CHECK(plan.include(true));
+  CHECK(plan.include(true, 30) && !plan.include(true, 11));
   plan.begin(&second);
-  CHECK(plan.include(false));
+  CHECK(plan.include(false, 1));
   plan.begin(&second);
-  CHECK(!plan.include(true));
+  CHECK(!plan.include(true, 1));
+}
+
+struct Waiting {
+  bool is_complete;
+  size_t size_bytes;
+};
+
+bool may_join(const std::vector<Waiting>& batch, const Waiting& next) {
+  size_t size_bytes = next.size_bytes;
+  for (const Waiting& each : batch) {
+    if (!each.is_complete) return false;
+    size_bytes += each.size_bytes;
+  }
+  return batch.empty() || (next.is_complete && size_bytes <= kMostBytes);
 }
 
 // As Triton does it: a batch takes what it may of what waits, waits for an instance, and grows meanwhile.
 void test_random_queues_against_the_slow_rules(unsigned seed) {
   std::mt19937 random(seed);
   const auto is = [&](unsigned one_in) { return random() % one_in == 0; };
-  TextPlan plan;
-  int places[3] = {};
-  size_t place = 0;
+  TextPlan plan(kMostBytes);
+  int addresses[3] = {};
+  size_t at = 0;
   for (int round = 0; round < 20000; ++round) {
-    place = (place + 1 + random() % 2) % 3;  // any but the last one
-    std::vector<bool> batch;
+    at = (at + 1 + random() % 2) % 3;  // any but the last one
+    std::vector<Waiting> batch;
     bool is_waiting = !is(4);  // or the first request comes later
-    plan.begin(places + place);
+    plan.begin(addresses + at);
     for (bool grows = true; grows; grows = !is(3)) {
-      plan.begin(places + place);
+      plan.begin(addresses + at);
       for (bool is_asked = is_waiting; is_asked; is_asked = !is(5)) {
-        const bool is_complete = !is(3), has_damaged = std::count(batch.begin(), batch.end(), false) > 0;
-        const bool expected = batch.empty() || (is_complete && !has_damaged);
-        if (plan.include(is_complete) != expected) {
+        const Waiting next{!is(3), random() % (is(10) ? 2 * kMostBytes : kMostBytes / 3)};
+        const bool expected = may_join(batch, next);
+        if (plan.include(next.is_complete, next.size_bytes) != expected) {
           std::printf("%s: seed %u, round %d: not %d\n", __func__, seed, round, expected);
           ++num_failures;
           return;
         }
         if (!expected) break;
-        batch.push_back(is_complete);
+        batch.push_back(next);
       }
       is_waiting = true;
     }
@@ -168,7 +202,9 @@ int main(int, char** arguments) {
   const auto seed = static_cast<unsigned>(std::strtoul(arguments[1], nullptr, 10));
   test_strings();
   test_random_tensors_against_the_slow_rules(seed);
-  test_who_is_damaged_is_alone();
+  test_a_damaged_request_is_alone();
+  test_a_batch_has_so_many_bytes_at_most();
+  test_bytes_are_counted_whatever_they_are();
   test_a_batch_that_grows_is_what_it_was();
   test_random_queues_against_the_slow_rules(seed);
   return num_failures == 0 ? 0 : 1;
