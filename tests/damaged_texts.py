@@ -24,10 +24,10 @@ _GOOD = ("acme/topic", "cat")
 
 def check_damaged_fail_alone(grpc_url: str, model: str, num_each: int = 300) -> None:
     """Send good ones to `hplm` and damaged ones to a model, all at once; only these fail, and each says why."""
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     damaged = _damaged(model)
-    requests = [(False, _good())] * num_each + [(True, chance.choice(damaged)) for _ in range(num_each)]
-    chance.shuffle(requests)
+    requests = [(False, _good())] * num_each + [(True, rng.choice(damaged)) for _ in range(num_each)]
+    rng.shuffle(requests)
     with grpc.insecure_channel(grpc_url) as channel:
         _check([_send(channel, request) for _, request in requests], [is_damaged for is_damaged, _ in requests])
 
@@ -42,8 +42,8 @@ def check_damaged_fail_alone_in_order(grpc_url: str, order: str, pause_s: float,
     with grpc.insecure_channel(grpc_url) as channel:
         os.kill(process, signal.SIGSTOP)
         try:
-            for place, kind in enumerate(order):
-                sent.append(_send(channel, damaged[place % len(damaged)] if kind == "d" else _good()))
+            for index, kind in enumerate(order):
+                sent.append(_send(channel, damaged[index % len(damaged)] if kind == "d" else _good()))
                 time.sleep(pause_s)
         finally:
             os.kill(process, signal.SIGCONT)
@@ -58,8 +58,8 @@ def _check(sent: Sequence[Any], is_damaged: Sequence[bool]) -> None:
     errors = [None if one.exception() is None else str(one.details()) for one in sent]
     failed = [error for error, damaged in zip(errors, is_damaged, strict=True) if error is not None and not damaged]
     assert not failed, f"{len(failed)} good requests failed: {failed[0]}"
-    told = [error for error, damaged in zip(errors, is_damaged, strict=True) if damaged]
-    assert all(one is not None and "incomplete string" in one and "\n" not in one for one in told), set(told)
+    reported = [error for error, damaged in zip(errors, is_damaged, strict=True) if damaged]
+    assert all(one is not None and "incomplete string" in one and "\n" not in one for one in reported), set(reported)
 
 
 def _good() -> ModelInferRequest:
@@ -69,10 +69,10 @@ def _good() -> ModelInferRequest:
 def _damaged(model: str) -> list[ModelInferRequest]:
     """Damage the text or the name, of one row and of three."""
     requests = []
-    for num_rows, place, more in ((1, 1, 997), (3, 1, 1), (1, 0, 0xFFFFFF00), (3, 0, 1)):
+    for num_rows, column, more in ((1, 1, 997), (3, 1, 1), (1, 0, 0xFFFFFF00), (3, 0, 1)):
         request = _of_rows(model, [[value.encode()] * num_rows for value in _GOOD])
-        last, whole = _GOOD[place].encode(), request.raw_input_contents[place]
-        request.raw_input_contents[place] = whole[: -len(last) - 4] + struct.pack("<I", len(last) + more) + last
+        last, whole = _GOOD[column].encode(), request.raw_input_contents[column]
+        request.raw_input_contents[column] = whole[: -len(last) - 4] + struct.pack("<I", len(last) + more) + last
         requests.append(request)
     return requests
 

@@ -1,7 +1,7 @@
 """The queue in front of the encoder: requests wait as texts, and are rejected before anything is computed for them.
 
-Triton's thread brings requests and is free again at once, so none waits unseen in front of this process, where its
-deadline would pass unnoticed. A thread of this process encodes what waits, many rows together.
+Triton's thread brings requests and is free again at once, so few wait unseen in front of this process, where deadlines
+would pass unnoticed. A thread of this process encodes what waits, many rows together.
 
 Requests with a deadline come first, in the order of their arrival. Those without one wait for room in the engine, where
 a row takes a hundred times the memory of its text; their tenants take turns. A request whose domain is not open waits

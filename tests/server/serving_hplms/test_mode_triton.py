@@ -220,7 +220,7 @@ def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
 
 @pytest.mark.parametrize("model", ["hplm", "hplm_lower"])
 def test_a_text_with_a_damaged_length_is_in_a_batch_of_its_own(delayed: Served, model: str) -> None:
-    assert "a request whose strings are not complete is in a batch of its own" in log(delayed)
+    assert "a request with a damaged string is in a batch of its own" in log(delayed)
     check_damaged_fail_alone(delayed.grpc_url, model)
 
 
