@@ -26,7 +26,6 @@ from bench.kit.overload import WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
 from bench.kit.served import Serving, all_served
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
-from builder.plugin import build_plugin
 from builder.serving import TritonServer
 from loadtest.in_process import play
 from loadtest.schedule import Schedule
@@ -60,18 +59,18 @@ QUICK = Settings(
 )
 
 
-def servings(home: OverloadHome, plugin: Path) -> dict[str, Serving]:
+def servings(home: OverloadHome) -> dict[str, Serving]:
     upper = home.engine.parameters
     return {
         ENGINE: Serving(ENGINE, upper=upper),
-        TRITON: Serving(TRITON, upper=upper, mode="triton"),
-        PLUGIN: Serving(PLUGIN, upper=upper, mode="triton", plugin=plugin, cost_model=home.cost_model),
+        TRITON: Serving(TRITON, upper=upper, mode="triton", prepare=without_plugin),
+        PLUGIN: Serving(PLUGIN, upper=upper, mode="triton", cost_model=home.cost_model),
     }
 
 
-def built_plugin(folder: Path) -> Path:
-    build_plugin(folder / FILE_NAME)
-    return folder / FILE_NAME
+def without_plugin(repository: Path) -> None:
+    for plugin in repository.rglob(FILE_NAME):
+        plugin.unlink()
 
 
 def measure(
@@ -141,7 +140,7 @@ def modes(options: Namespace) -> Result:
     profiled_batches = settings.profiled_batches
     with (
         overload_home(geometry, settings.engine, settings.tenants, profiled_batches, options.seed) as home,
-        all_served(home.home, servings(home, built_plugin(home.home.path))) as servers,
+        all_served(home.home, servings(home)) as servers,
     ):
         capacity_per_s, results = measure(home, servers, settings, options.seed)
     described = asdict(settings) | home.cost_model.to_json()

@@ -207,7 +207,7 @@ def judge_open_files(limit: int) -> Check:
 def judge_compiler(command: Sequence[str] | None) -> Check:
     if command is not None:
         return Check("C++ compiler", Status.OK, " ".join(command))
-    remedy = "apt install g++, or pip install 'hplm[plugin]' (only for the batching plugin of export mode triton)"
+    remedy = "apt install g++, or pip install 'hplm[plugin]' (for Triton's batching plugin)"
     return Check("C++ compiler", Status.WARN, "none", remedy)
 
 

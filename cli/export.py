@@ -212,7 +212,7 @@ class ModeOptions:
         typer.Option(help="Who chooses the batches of the upper model: its engine, or Triton with a plugin of ours."),
     ] = ExportSettings.mode
     plugin: Annotated[
-        Path | None, typer.Option(help="With --mode triton: take this built deadline batcher instead of building one.")
+        Path | None, typer.Option(help="Take this built batching plugin of Triton instead of building one.")
     ] = None
     queue_delay_us: Annotated[
         int, typer.Option(help="With --mode triton: how long Triton waits for a batch to fill while nothing runs.")
@@ -314,7 +314,6 @@ def export(
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container."""
     from builder.export.in_force import differences, settings_of
-    from builder.export.plugin import with_plugin
     from builder.export.repository import render_repository
 
     opened, registry = open_home(home)
@@ -328,9 +327,8 @@ def export(
         require_cuts(opened, registry, settings, _complain)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
-    with with_plugin(settings, on_failure=_complain) as complete:
-        before = settings_of(opened.repository)
-        render_repository(opened.repository, complete)
+    before = settings_of(opened.repository)
+    render_repository(opened.repository, settings, say=_complain)
     typer.echo(f"rendered {opened.repository}")
     changes = differences(before, settings_of(opened.repository)) if before else []
     for line in changes:

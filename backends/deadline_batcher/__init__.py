@@ -1,4 +1,4 @@
-"""Triton's custom batching plugin for scheduling mode `triton`, in C++, and what maker and users agree on."""
+"""Triton's custom batching plugin, in C++, and what maker and users agree on."""
 
 from backends.deadline_batcher.agreement import (
     FILE_NAME,

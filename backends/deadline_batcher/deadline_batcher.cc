@@ -1,5 +1,5 @@
-// Triton's custom batching in scheduling mode `triton`: a thin shell around `BatchPlan`, for `hplm_upper`, and around
-// `TextPlan`, for `hplm_lower`. The model's configuration says which.
+// Triton's custom batching: a thin shell around `TextPlan`, for `hplm_lower`, and in scheduling mode `triton` around
+// `BatchPlan`, for `hplm_upper`. The model's configuration says which.
 //
 // Triton asks about the same requests again and again, on a thread that all requests wait for, and lets a batch grow
 // afterwards without saying what is in it already. So nothing is allocated in a walk along the queue, `BatchPlan` counts

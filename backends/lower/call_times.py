@@ -8,9 +8,8 @@ _AT_ONCE_US = 5_000
 class CallTimes:
     """Begin and end of the last call.
 
-    The requests of a call that begins at once after another may have arrived since the other's begin. Where a call
-    brings all that waits, they did not arrive earlier. Where it brings one request, as in mode `engine`, those that
-    wait longer than one call in Triton's queue are taken to have arrived later than they did.
+    The requests of a call that begins at once after another may have arrived since the other's begin. They did not
+    arrive earlier, or they would have been part of that call, unless it was full, or Triton does not batch.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,6 @@ class Serving:
     device: Literal["cpu", "gpu"] = "cpu"
     code: Path | None = None
     mode: Literal["engine", "triton"] = "engine"
-    plugin: Path | None = None
     cost_model: CostModel | None = None
     prepare: Callable[[Path], None] = lambda _: None
     """Changes the rendered repository."""
@@ -42,7 +41,6 @@ class Serving:
             upper_parameters=self.upper,
             device=self.device,
             mode=self.mode,
-            plugin=self.plugin,
             cost_model=self.cost_model,
         )
         render_repository(repository, settings, self.code)

@@ -6,6 +6,8 @@ whose sets of inputs differ never share a batch.
 
 Triton batches for both models or for neither. A model without batches makes a payload for each request that waits, and
 once there are a thousand, Triton 24.10 frees the mutex that it holds while it ends a batch of another model.
+
+In mode `engine` such a batch is only what one call brings: the models queue, and the engine chooses what it runs.
 """
 
 from __future__ import annotations
@@ -35,9 +37,8 @@ _TICKET = Tensor("TICKET", "INT64", (-1,))
 _WORDS = Tensor("WORDS", "UINT8", (-1,))
 _BETWEEN = (_HIDDEN, _TICKET, _WORDS)
 
-
 _CALL_ROWS = 1024
-"""Rows that `hplm_lower` takes in at once in mode `triton`, at least; what waits in front of it is not counted."""
+"""Rows that `hplm_lower` takes in with one call, at least; what waits in front of it is not counted."""
 
 
 def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
@@ -58,12 +59,11 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
 
 
 def lower(settings: ExportSettings) -> ModelDescription:
-    """It queues and batches itself in both modes, so that none waits unseen in front of it.
+    """It queues and batches itself in both modes, so it takes in all that waits at once.
 
-    In mode `triton` it takes in all that waits at once. A text with a damaged length would fail the batch that it is
-    in; the plugin keeps it out of the others'.
+    A text with a damaged length would fail the batch that it is in; the plugin keeps it out of the others'.
     """
-    is_batched = settings.mode == "triton"
+    is_batched = settings.is_batched_by_triton
     return ModelDescription(
         name=LOWER,
         max_batch_size=max(settings.max_batch_size, _CALL_ROWS) if is_batched else settings.max_batch_size,
@@ -82,18 +82,18 @@ def lower(settings: ExportSettings) -> ModelDescription:
 
 
 def upper(settings: ExportSettings) -> ModelDescription:
-    # In mode `engine` the engine batches. In mode `triton` a moment's delay lets the rows of one batch of the lower
-    # model come together; with one instance Triton does not merge what it has closed.
-    batching = DynamicBatching(settings.queue_delay_us) if settings.mode == "triton" else None
+    # In mode `triton` a moment's delay lets the rows of one batch of the lower model come together; with one instance
+    # Triton does not merge what it has closed.
+    delay_us = settings.queue_delay_us if settings.mode == "triton" else 0
     return ModelDescription(
         name=UPPER,
         max_batch_size=settings.max_batch_size,
         # Ragged, or a request of another length would end the batch that Triton hands over.
-        inputs=tuple(replace(tensor, is_ragged=batching is not None) for tensor in _BETWEEN),
+        inputs=tuple(replace(tensor, is_ragged=settings.is_batched_by_triton) for tensor in _BETWEEN),
         outputs=(_RESULT,),
         # One process per device: a second one would hold the shared layers and all adapter slots once more.
         instances=Instances("GPU", 1, _gpus(settings)) if settings.device == "gpu" else Instances("CPU", 1),
-        batching=batching,
+        batching=DynamicBatching(delay_us) if settings.is_batched_by_triton else None,
         parameters={HOME_PARAMETER: settings.home, "mode": settings.mode, **_upper_parameters(settings)},
     )
 

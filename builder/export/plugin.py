@@ -1,35 +1,29 @@
-"""The deadline batcher that an export takes along, built for it where none is given."""
+"""The deadline batcher that an export takes along: a given one, or the one that is kept for this release."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from backends.deadline_batcher import FILE_NAME
 from builder.export.settings import ExportSettings
-from builder.plugin import PluginError, build_plugin
+from builder.plugin import PluginError, kept_plugin, require_plugin
 
-_WITHOUT = (
-    "Triton will close batches by their number of rows alone, "
-    "and a text with a damaged length will fail the requests that share its batch"
-)
+_WITHOUT = {
+    "engine": "Triton will hand over requests one by one, which costs processor time under load",
+    "triton": (
+        "Triton will close batches by their number of rows alone, "
+        "and a text with a damaged length will fail the requests that share its batch"
+    ),
+}
 
 
-@contextmanager
-def with_plugin(settings: ExportSettings, on_failure: Callable[[str], None]) -> Iterator[ExportSettings]:
-    """Settings of mode `triton` with a plugin that was built for them; without one where it cannot be built."""
-    if settings.mode != "triton" or settings.plugin is not None:
-        yield settings
-        return
-    with tempfile.TemporaryDirectory(prefix="hplm_plugin_") as folder:
-        built = Path(folder) / FILE_NAME
-        try:
-            build_plugin(built)
-        except PluginError as error:
-            on_failure(f"{error}; {_WITHOUT}")
-            yield settings
-        else:
-            yield replace(settings, plugin=built)
+def with_plugin(settings: ExportSettings, say: Callable[[str], None]) -> ExportSettings:
+    """Return settings with a plugin that this release can use; without one where it cannot be built, which is said."""
+    if settings.plugin is not None:
+        require_plugin(settings.plugin)
+        return settings
+    try:
+        return replace(settings, plugin=kept_plugin(say))
+    except PluginError as error:
+        say(f"{error}; {_WITHOUT[settings.mode]}")
+        return settings

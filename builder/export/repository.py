@@ -7,6 +7,7 @@ Usage:
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,27 +16,33 @@ from backends.errors import NotFoundError
 from backends.storage import publishing
 from builder.export.config import ModelDescription, to_text
 from builder.export.models import LOWER, UPPER, all_models
+from builder.export.plugin import with_plugin
 from builder.export.settings import ExportSettings
-from builder.plugin import require_plugin
 
 _VERSION = "1"
 _CODE = "model.py"
 _CODE_PACKAGE = "model_repository"
 
 
-def render_repository(repository: Path, settings: ExportSettings, code: Path | None = None) -> None:
+def _ignore(_: str) -> None:
+    pass
+
+
+def render_repository(
+    repository: Path, settings: ExportSettings, code: Path | None = None, say: Callable[[str], None] = _ignore
+) -> None:
     """Write all models beside the old repository and replace it with them; on failure the old one stays.
 
-    The models' code comes from the package `model_repository` unless another folder of the same shape is given.
+    The models' code comes from the package `model_repository` unless another folder of the same shape is given. What
+    concerns the plugin goes to `say`: that it is being built, or why there is none.
     """
     source = code or installed_code()
-    if settings.plugin is not None:
-        require_plugin(settings.plugin)
+    settings = with_plugin(settings, say)
     with publishing(repository) as folder:
         for model in all_models(settings):
             _render_model(folder / model.name, model, source)
         if settings.plugin is not None:
-            for name in (LOWER, UPPER):
+            for name in (LOWER, UPPER) if settings.mode == "triton" else (LOWER,):
                 shutil.copyfile(settings.plugin, folder / name / _VERSION / FILE_NAME)
 
 

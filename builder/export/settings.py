@@ -21,9 +21,11 @@ class ExportSettings:
     `home` is the way from the repository folder to the home. It is relative, so that both may be mounted anywhere
     together; where only the repository is, the environment variable HPLM_HOME says where the home lies.
 
-    Mode `engine` lets `hplm_upper` choose its batches, mode `triton` leaves that to Triton: with the `plugin` (a built
-    deadline batcher), which needs the `cost_model` to end batches before their deadlines, or as Triton does it alone.
-    `queue_delay_us` is how long Triton waits for a batch to fill while nothing runs.
+    The `plugin` is a built deadline batcher; rendering takes the one of this release where none is given, and goes on
+    without where that cannot be built. Mode `engine` lets `hplm_upper` choose its batches: Triton hands over all that
+    waits in one call, without the plugin request by request. Mode `triton` leaves the batches to Triton: with the
+    plugin, which needs the `cost_model` to end them before their deadlines, or as Triton does it alone.
+    `queue_delay_us` is how long Triton waits there for a batch to fill while nothing runs.
     """
 
     max_batch_size: int = 64
@@ -51,12 +53,15 @@ class ExportSettings:
             raise InvalidArgumentError(f"mode is {self.mode!r}; it can be 'engine' or 'triton'")
         if self.queue_delay_us < 0:
             raise InvalidArgumentError("queue_delay_us must not be negative")
-        if self.plugin is not None and self.mode != "triton":
-            raise InvalidArgumentError("a deadline batcher is given, but only mode 'triton' uses one")
         for parameters in (self.lower_parameters, self.upper_parameters):
             _check_parameters(parameters)
         if self.mode == "triton" and self.stages > 1:
             raise InvalidArgumentError("in mode 'triton' one batch runs at a time, so layers are not cut in stages")
+
+    @property
+    def is_batched_by_triton(self) -> bool:
+        """Whether Triton hands over several requests in one call."""
+        return self.mode == "triton" or self.plugin is not None
 
     @property
     def stages(self) -> int:

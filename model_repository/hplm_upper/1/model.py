@@ -1,7 +1,7 @@
 """Triton glue of the upper half: hidden rows in, answers out.
 
-In mode `engine`, `execute` copies the tensors of a request and returns nothing; the answer goes through its response
-sender, whenever the engine has it. In mode `triton`, what `execute` gets is the batch, and it returns the answers.
+In mode `engine`, `execute` copies the tensors of requests and returns nothing; the answers go through their response
+senders, whenever the engine has them. In mode `triton`, what `execute` gets is the batch, and it returns the answers.
 """
 
 import logging

@@ -51,22 +51,22 @@ def home_folder(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @contextmanager
-def serving(folder: Path, settings: ExportSettings, late_plugin: Path | None = None) -> Iterator[Served]:
-    """`late_plugin` gets into the repository after the export, as one of another release would have."""
+def serving(
+    folder: Path, settings: ExportSettings, change: Callable[[Path], None] = lambda _: None
+) -> Iterator[Served]:
+    """Serve a repository that is changed after its export."""
     home = Home(folder / "home")
     render_repository(home.repository, settings)
-    if late_plugin is not None:
-        (home.repository / "hplm_upper" / "1" / FILE_NAME).write_bytes(late_plugin.read_bytes())
+    change(home.repository)
     with TritonServer(config_of(home)) as server:
         yield Served(home, server, folder)
 
 
-def settings(plugin: Path | None, delay_us: int = 1000, cost: CostModel | None = None, **upper: str) -> ExportSettings:
+def settings(delay_us: int = 1000, cost: CostModel | None = None, **upper: str) -> ExportSettings:
     parameters = {"dtype": "fp32", "slots": "4", "threads": "1", **upper}
     return ExportSettings(
         mode="triton",
         lower_instances=1,
-        plugin=plugin,
         queue_delay_us=delay_us,
         cost_model=cost,
         lower_parameters={"dtype": "fp32"},
@@ -162,40 +162,46 @@ def log(served: Served) -> str:
 
 
 @pytest.mark.long  # the rules are held by test_batch_plan, and that Triton asks for them by the server below
-def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: Path, built_plugin: Path) -> None:
+def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: Path) -> None:
     """There are slots for two hPLMs. Each row is said to take 20 seconds, so those that end within 90 are four."""
     cost = CostModel(0.0, 20_000_000.0, 0.0, 0.0, 0.0)
-    with serving(home_folder, settings(built_plugin, LONG_DELAY_US, cost, slots="3")) as served:
+    with serving(home_folder, settings(LONG_DELAY_US, cost, slots="3")) as served:
         mixed = [[(hplm, TEXT)] for hplm in ("acme/topic", "acme/mood", "initech/mood")] * 8
         until(lambda batches: sum(batches.values()) >= len(mixed) / 4, lambda: batches_of(served, mixed))
         until(lambda batches: max(batches) == 4, lambda: batches_of(served, one_row_each(24), deadline_ms=90_000))
 
 
+def without_plugin(repository: Path) -> None:
+    for plugin in repository.rglob(FILE_NAME):
+        plugin.unlink()
+
+
 @pytest.mark.long
 def test_without_the_plugin_rows_alone_close_batches_and_the_log_says_so(home_folder: Path) -> None:
-    with serving(home_folder, settings(None, LONG_DELAY_US, max_tokens=str(MAX_TOKENS))) as served:
+    with serving(home_folder, settings(LONG_DELAY_US, max_tokens=str(MAX_TOKENS)), without_plugin) as served:
         assert "there is no deadline batcher at" in log(served)
         assert max(batches_of(served, one_row_each(40))) > MAX_TOKENS / TOKENS
         check_answers(served, seed=random.randrange(1 << 32))
 
 
 @pytest.mark.long
-def test_a_plugin_of_another_release_is_not_used(home_folder: Path, tmp_path: Path) -> None:
-    wrong = tmp_path / FILE_NAME
-    build_plugin(wrong, PLAN_VERSION + 1)
-    with serving(home_folder, settings(None, LONG_DELAY_US, max_tokens=str(MAX_TOKENS)), wrong) as served:
+def test_a_plugin_of_another_release_is_not_used(home_folder: Path) -> None:
+    def of_another_release(repository: Path) -> None:
+        build_plugin(repository / "hplm_upper" / "1" / FILE_NAME, PLAN_VERSION + 1)
+
+    with serving(home_folder, settings(LONG_DELAY_US, max_tokens=str(MAX_TOKENS)), of_another_release) as served:
         assert "of another release than the repository, which must be exported again" in log(served)
         assert max(batches_of(served, one_row_each(40))) > MAX_TOKENS / TOKENS
 
 
 @pytest.fixture(scope="module")
-def delayed(home_folder: Path, built_plugin: Path) -> Iterator[Served]:
+def delayed(home_folder: Path) -> Iterator[Served]:
     """Half as many tokens as a request may have, so batches of several requests and parts of single ones are run.
 
     Last in this file, because each server before it exports the home again.
     """
     upper = {"max_tokens": str(MAX_TOKENS), "policy": "das"}
-    with serving(home_folder, settings(built_plugin, LONG_DELAY_US, **upper)) as served:
+    with serving(home_folder, settings(LONG_DELAY_US, **upper)) as served:
         yield served
 
 

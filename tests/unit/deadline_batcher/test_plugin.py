@@ -17,7 +17,7 @@ from builder import plugin
 from builder.export.config import from_text
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
-from builder.plugin import PluginError, build_plugin, find_compiler, require_plugin
+from builder.plugin import PluginError, build_plugin, find_compiler, kept_plugin, require_plugin
 
 
 def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> object:
@@ -78,7 +78,7 @@ def test_the_repository_carries_the_plugin_and_what_it_reads(built_plugin: Path,
     assert float(model.parameters["cost_per_token_us"]) == 1e-05
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "other"}, {"queue_delay_us": -1}, {"plugin": Path("x.so")}])
+@pytest.mark.parametrize("wrong", [{"mode": "other"}, {"queue_delay_us": -1}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
         ExportSettings(**wrong)  # type: ignore[arg-type]
@@ -87,14 +87,15 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> No
 def test_the_command_builds_the_plugin_where_there_is_a_compiler(
     tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    carried = tiny_home.repository / "hplm_upper" / "1" / FILE_NAME
+    for_texts, carried = (tiny_home.repository / name / "1" / FILE_NAME for name in ("hplm_lower", "hplm_upper"))
     assert export(monkeypatch, tiny_home, "--mode", "triton", "--max-tokens", "500", "--slots", "7") in (0, None)
-    assert version_of(carried) == PLAN_VERSION
+    assert version_of(carried) == version_of(for_texts) == PLAN_VERSION
     parameters = from_text((tiny_home.repository / "hplm_upper" / "config.pbtxt").read_text()).parameters
     assert {"max_tokens": "500", "max_rows": "64", "slots": "8", "mode": "triton"}.items() <= parameters.items()
     assert export(monkeypatch, tiny_home, "--max-tokens", "0") not in (0, None)
     assert carried.exists()
     assert export(monkeypatch, tiny_home) in (0, None)
+    assert version_of(for_texts) == PLAN_VERSION
     assert not carried.exists()
     monkeypatch.setattr(plugin, "find_compiler", lambda: None)
     capsys.readouterr()
@@ -103,8 +104,36 @@ def test_the_command_builds_the_plugin_where_there_is_a_compiler(
     said = capsys.readouterr().err
     assert "there is no C++ compiler to build the deadline batcher with" in said
     assert "a text with a damaged length will fail the requests that share its batch" in said
-    lower = from_text((tiny_home.repository / "hplm_lower" / "config.pbtxt").read_text())
-    assert lower.batching is not None
+    lower = tiny_home.repository / "hplm_lower" / "config.pbtxt"
+    assert from_text(lower.read_text()).batching is not None
+    assert export(monkeypatch, tiny_home) in (0, None)
+    assert "Triton will hand over requests one by one" in capsys.readouterr().err
+    assert not for_texts.exists()
+    assert from_text(lower.read_text()).batching is None
+
+
+def test_a_plugin_is_built_once_and_kept_for_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    said: list[str] = []
+    kept = kept_plugin(said.append)
+    assert kept.is_relative_to(tmp_path)
+    assert kept_plugin(said.append) == kept
+    assert said == ["building Triton's batching plugin, once for this release"]
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert version_of(kept_plugin(said.append)) == PLAN_VERSION
+    assert len(said) == 2
+    monkeypatch.setenv("CXX", "g++ -O1")
+    assert kept_plugin(said.append) != kept
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    said: list[str] = []
+    render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
+    (line,) = said
+    assert "the deadline batcher cannot be kept in the user's cache: " in line
+    assert "Triton will hand over requests one by one" in line
 
 
 def test_a_compiler_that_fails_is_one_line(built_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

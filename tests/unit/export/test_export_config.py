@@ -117,9 +117,10 @@ def test_settings_reach_the_configuration():
     assert "dtype" not in lower.parameters
 
 
-def random_settings(source: random.Random, mode: Literal["engine", "triton"]) -> ExportSettings:
+def random_settings(source: random.Random, mode: Literal["engine", "triton"], plugin: Path | None) -> ExportSettings:
     return ExportSettings(
         mode=mode,
+        plugin=plugin,
         max_batch_size=source.randint(1, 2000),
         lower_instances=source.randint(1, 4),
         device=source.choice(["cpu", "gpu"]),
@@ -129,14 +130,16 @@ def random_settings(source: random.Random, mode: Literal["engine", "triton"]) ->
     )
 
 
+@pytest.mark.parametrize("plugin", [None, Path("batchstrategy.so")])
 @pytest.mark.parametrize("mode", ["engine", "triton"])
-def test_triton_batches_for_both_models_or_for_neither(mode):
+def test_triton_batches_for_both_models_or_for_neither(mode, plugin):
     """One that has no batches makes a payload a request; after a thousand, a batch of the other one may end Triton."""
     source = random.Random(SEED)
     for _ in range(50):
-        models = [to_message(model) for model in all_models(random_settings(source, mode))]
+        models = [to_message(model) for model in all_models(random_settings(source, mode, plugin))]
         batched = {model.name for model in models if model.HasField("dynamic_batching")}
-        assert batched == ({"hplm_lower", "hplm_upper"} if mode == "triton" else set()), (SEED, models)
+        expected = {"hplm_lower", "hplm_upper"} if mode == "triton" or plugin else set()
+        assert batched == expected, (SEED, models)
         _, lower, upper = models
         assert lower.max_batch_size >= upper.max_batch_size
         assert lower.dynamic_batching.max_queue_delay_microseconds == 0, "the plugin relies on it"

@@ -7,6 +7,7 @@ import pytest
 from backends.errors import NotFoundError
 from builder.export.config import from_text
 from builder.export.models import all_models
+from builder.export.plugin import with_plugin
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 
@@ -28,7 +29,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_a_repository_holds_all_models_and_their_code(tmp_path, code):
     repository = tmp_path / "home" / "repository"
-    settings = ExportSettings(max_batch_size=8, lower_parameters={"threads": "1"})
+    settings = with_plugin(ExportSettings(max_batch_size=8, lower_parameters={"threads": "1"}), print)
     render_repository(repository, settings, code)
     models = {model.name: model for model in all_models(settings)}
     assert {path.name for path in repository.iterdir()} == set(models)
