@@ -67,7 +67,7 @@ pictures: $(READY)  ## Draw the pictures of the documents, the chart from docs/r
 results: $(READY) pictures  ## Write the index of the measured figures from their JSON (docs/results/index.md)
 	@$(BIN)/python docs/results/generate.py
 
-plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so (export mode triton)
+plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so, for machines without a compiler
 	@$(BIN)/python -m builder.plugin build/batchstrategy.so
 
 demo_home/registry.db:

@@ -11,13 +11,11 @@ from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from backends.deadline_batcher import FILE_NAME
 from backends.root.geometry import RootGeometry
 from bench.kit.entry import QUICK_LOADS_S, Result, bench
 from bench.kit.fates import Fate, Fates
@@ -63,14 +61,9 @@ def servings(home: OverloadHome) -> dict[str, Serving]:
     upper = home.engine.parameters
     return {
         ENGINE: Serving(ENGINE, upper=upper),
-        TRITON: Serving(TRITON, upper=upper, mode="triton", prepare=without_plugin),
+        TRITON: Serving(TRITON, upper=upper, mode="triton", takes_plugin=False),
         PLUGIN: Serving(PLUGIN, upper=upper, mode="triton", cost_model=home.cost_model),
     }
-
-
-def without_plugin(repository: Path) -> None:
-    for plugin in repository.rglob(FILE_NAME):
-        plugin.unlink()
 
 
 def measure(

@@ -2,23 +2,18 @@
 
 Usage:
     build_plugin(Path("build/batchstrategy.so"))
-    plugin = kept_plugin(print)  # built at the first time, and kept in the user's cache
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-
-from filelock import FileLock
 
 from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, SOURCE, version_of
 from backends.errors import HplmError, InvalidArgumentError, NotFoundError
@@ -26,7 +21,7 @@ from backends.errors import HplmError, InvalidArgumentError, NotFoundError
 _COMPILERS = ("g++", "clang++", "c++")
 _ZIG = "ziglang"
 # Linked with the machine's own C++ library, which Triton loads anyway.
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 # The first build with Zig also builds its C++ library.
 _TIMEOUT_S = 600
 _REMEDY = "apt install g++, or pip install 'hplm[plugin]'"
@@ -55,43 +50,9 @@ def build_plugin(target: Path, plan_version: int = PLAN_VERSION, definitions: tu
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".plugin_") as folder:
         built = Path(folder) / FILE_NAME
         _compile(
-            [*compiler, *_FLAGS, f"-DHPLM_PLAN_VERSION={plan_version}", *definitions, str(SOURCE), "-o", str(built)]
+            [*compiler, *FLAGS, f"-DHPLM_PLAN_VERSION={plan_version}", *definitions, str(SOURCE), "-o", str(built)]
         )
         built.replace(target)
-
-
-def kept_plugin(say: Callable[[str], None]) -> Path:
-    """Return the plugin of this release, built where the user's cache does not hold it yet.
-
-    Raises:
-        PluginError: It cannot be built, or not be kept.
-    """
-    compiler = find_compiler()
-    if compiler is None:
-        raise PluginError(f"there is no C++ compiler to build the deadline batcher with; {_REMEDY}")
-    try:
-        folder = _cache() / f"plugin-{_fingerprint(compiler)}"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = folder / FILE_NAME
-        with FileLock(folder / "lock"):
-            if not kept.is_file() or version_of(kept) != PLAN_VERSION:
-                say("building Triton's batching plugin, once for this release")
-                build_plugin(kept)
-    except (OSError, RuntimeError) as error:
-        raise PluginError(f"the deadline batcher cannot be kept in the user's cache: {error}") from error
-    return kept
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hplm"
-
-
-def _fingerprint(compiler: tuple[str, ...]) -> str:
-    """Of all that a build reads; the compiler by its path."""
-    digest = hashlib.blake2b(repr((compiler, _FLAGS, PLAN_VERSION)).encode(), digest_size=8)
-    for path in [*sorted(SOURCE.parent.glob("*.h")), SOURCE]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def require_plugin(plugin: Path) -> None:

@@ -214,6 +214,13 @@ class ModeOptions:
     plugin: Annotated[
         Path | None, typer.Option(help="Take this built batching plugin of Triton instead of building one.")
     ] = None
+    no_plugin: Annotated[
+        bool,
+        typer.Option(
+            "--no-plugin",
+            help="Take no batching plugin along, so that the folder also runs on another kind of processor.",
+        ),
+    ] = False
     queue_delay_us: Annotated[
         int, typer.Option(help="With --mode triton: how long Triton waits for a batch to fill while nothing runs.")
     ] = ExportSettings.queue_delay_us
@@ -296,6 +303,7 @@ def export_settings(
         mode=mode.mode,
         queue_delay_us=mode.queue_delay_us,
         plugin=mode.plugin,
+        takes_plugin=not mode.no_plugin,
         lower_parameters=lower.parameters(device.lower_dtype) | access.parameters() | traffic.parameters(),
         upper_parameters=upper | waiting.parameters(),
     )
@@ -312,7 +320,7 @@ def export(
     access: AccessOptions = AccessOptions(),
     traffic: TrafficOptions = TrafficOptions(),
 ) -> None:
-    """Render the Triton model repository; the same folder runs in NVIDIA's container."""
+    """Render the Triton model repository; the same folder runs in NVIDIA's container, on the same kind of processor."""
     from builder.export.in_force import differences, settings_of
     from builder.export.repository import render_repository
 

@@ -40,6 +40,14 @@ def same_beginning() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What this run keeps is not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(built_once(tmp_path_factory, "cache", lambda _: None)))
+        yield
+
+
 @pytest.fixture(scope="session")
 def built_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """The tiny home that every test may read and none may change."""

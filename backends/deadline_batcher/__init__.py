@@ -4,9 +4,9 @@ from backends.deadline_batcher.agreement import (
     FILE_NAME,
     PLAN_VERSION,
     SOURCE,
+    call_plan_parameters,
     plugin_parameters,
-    text_plan_parameters,
     version_of,
 )
 
-__all__ = ["FILE_NAME", "PLAN_VERSION", "SOURCE", "plugin_parameters", "text_plan_parameters", "version_of"]
+__all__ = ["FILE_NAME", "PLAN_VERSION", "SOURCE", "call_plan_parameters", "plugin_parameters", "version_of"]

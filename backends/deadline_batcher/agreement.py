@@ -10,12 +10,12 @@ from backends.scheduling.settings import Capacity
 
 FILE_NAME = "batchstrategy.so"
 """File name that Triton looks for in a model's version folder."""
-PLAN_VERSION = 10
+PLAN_VERSION = 11
 """Counts up whenever the plugin's parameters or the tickets change; the compiler is told as HPLM_PLAN_VERSION."""
 SOURCE = Path(__file__).parent / "deadline_batcher.cc"
 
 _MAX_CALL_BYTES = 16 << 20
-"""The largest request that `hplm_lower` accepts has as many; a call of several has no more either."""
+"""The largest request that `hplm_lower` accepts has as many; a call of several requests has no more either."""
 _OF_THIS_RELEASE = {"plan_version": str(PLAN_VERSION)}
 _VERSION = re.compile(rb"hplm deadline batcher, plan (\d+), triton api [\d.]+;")
 
@@ -36,12 +36,12 @@ def plugin_parameters(capacity: Capacity, cost_model: CostModel | None) -> dict[
     }
 
 
-def text_plan_parameters() -> dict[str, str]:
-    """Return the plugin's parameters for a model of texts.
+def call_plan_parameters() -> dict[str, str]:
+    """Return the plugin's parameters for a model that queues what a call brings.
 
-    A request with a damaged one, or with more bytes than a call may have, is in a batch of its own.
+    A request with a damaged string, or with more bytes than a call may have, is in a batch of its own.
     """
-    return {**_OF_THIS_RELEASE, "plan": "texts", "max_call_bytes": str(_MAX_CALL_BYTES)}
+    return {**_OF_THIS_RELEASE, "plan": "calls", "max_call_bytes": str(_MAX_CALL_BYTES)}
 
 
 def version_of(plugin: Path) -> int | None:

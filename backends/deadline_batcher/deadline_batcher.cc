@@ -1,22 +1,24 @@
-// Triton's custom batching: a thin shell around `TextPlan`, for `hplm_lower`, and in scheduling mode `triton` around
-// `BatchPlan`, for `hplm_upper`. The model's configuration says which.
+// Triton's custom batching: a thin shell around `CallPlan`, for a model that queues what a call brings, and around
+// `BatchPlan`, for one that runs it as one batch: `hplm_upper` in scheduling mode `triton`. The model's configuration says
+// which.
 //
 // Triton asks about the same requests again and again, on a thread that all requests wait for, and lets a batch grow
 // afterwards without saying what is in it already. So nothing is allocated in a walk along the queue, `BatchPlan` counts
 // nothing beyond one walk, and the model looks at its limits once more.
 //
-// `TextPlan` must know what is in a batch that grows. Triton keeps the pointer that ModelBatchInitialize sets in the
+// `CallPlan` must know what is in a batch that grows. Triton keeps the pointer that ModelBatchInitialize sets in the
 // batch itself, and holds the last batch while it takes the next one. So the pointer of the next batch lies elsewhere,
 // and that of a batch that grows lies where it lay. What may join counts as being in the batch: without a delay Triton
 // takes it at once. Where a batch that grows must reject the first request that waits, Triton asks again and again until
-// an instance has taken the batch, which is soon, since `hplm_lower` only takes requests in.
+// an instance has taken the batch, which is soon, since such a model only takes requests in.
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <string>
 
 #include "batch_plan.h"
 #include "parameters.h"
-#include "text_plan.h"
+#include "call_plan.h"
 #include "triton_api.h"
 
 #define HPLM_TEXT_OF(value) #value
@@ -37,7 +39,7 @@ namespace {
 // every request joins, as if there were no plugin.
 struct Batcher {
   std::unique_ptr<hplm::BatchPlan> plan;
-  std::unique_ptr<hplm::TextPlan> texts;
+  std::unique_ptr<hplm::CallPlan> calls;
 };
 
 bool worked(TRITONSERVER_Error* error) {
@@ -51,8 +53,8 @@ void say(HplmLogLevel level, const std::string& message) {
 
 void say_not_used(const std::string& reason) {
   say(HPLM_LOG_WARN, reason +
-                         "; it is not used, so batches are closed by their number of rows alone, and a text with a "
-                         "damaged length fails the requests that share its batch");
+                         "; it is not used, so batches are closed by their number of rows alone, and a request that is "
+                         "damaged or large may fail those that share its batch");
 }
 
 bool fits_this_triton() {
@@ -87,9 +89,9 @@ bool is_limit(double value) {
   return value >= 1 && value <= 1e9;
 }
 
-std::unique_ptr<hplm::TextPlan> text_plan_of(const hplm::Parameters& parameters) {
+std::unique_ptr<hplm::CallPlan> call_plan_of(const hplm::Parameters& parameters) {
   if (!parameters.has_number("max_queue_delay_microseconds", 0)) {
-    say_not_used("max_queue_delay_microseconds of a model of texts must be 0");
+    say_not_used("max_queue_delay_microseconds of a model that queues must be 0");
     return nullptr;
   }
   double bytes = 0;
@@ -98,9 +100,9 @@ std::unique_ptr<hplm::TextPlan> text_plan_of(const hplm::Parameters& parameters)
     return nullptr;
   }
   const auto most_bytes = static_cast<size_t>(bytes);
-  say(HPLM_LOG_INFO, "batches of texts hold up to " + std::to_string(most_bytes) +
-                         " bytes; a request with a damaged string is in a batch of its own");
-  return std::make_unique<hplm::TextPlan>(most_bytes);
+  say(HPLM_LOG_INFO, "several requests share a call up to " + std::to_string(most_bytes) +
+                         " bytes; one with a damaged string shares none");
+  return std::make_unique<hplm::CallPlan>(most_bytes);
 }
 
 std::unique_ptr<hplm::BatchPlan> plan_of(const hplm::Parameters& parameters) {
@@ -169,21 +171,20 @@ Tickets tickets_of(TRITONBACKEND_Request* request) {
   return tickets.count > 0 && tickets.first->version == hplm::kTicketVersion ? tickets : Tickets{};
 }
 
-struct Strings {
-  bool are_complete = false;
+struct Content {
+  bool is_complete = true;
   size_t size_bytes = 0;
+
+  void add(const Content& other) {
+    is_complete = is_complete && other.is_complete;
+    size_bytes += other.size_bytes;
+  }
 };
 
-// Reads a tensor of strings; they are not complete where they lie in another memory, which is not read here.
-Strings strings_of(TRITONBACKEND_Request* request, const char* name) {
-  TRITONBACKEND_Input* input = nullptr;
-  const int64_t* shape = nullptr;
-  uint32_t num_dims = 0, num_buffers = 0;
-  if (!worked(TRITONBACKEND_RequestInput(request, name, &input)) ||
-      !worked(TRITONBACKEND_InputProperties(input, nullptr, nullptr, &shape, &num_dims, nullptr, &num_buffers))) {
-    return {};
-  }
+// Strings are not complete where they are no column, or lie in another memory, which is not read here.
+Content strings_of(TRITONBACKEND_Input* input, const int64_t* shape, uint32_t num_dims, uint32_t num_buffers) {
   hplm::StringCheck check;
+  bool is_column = num_buffers > 0 && num_dims == 2 && shape[1] == 1;
   for (uint32_t index = 0; index < num_buffers; ++index) {
     const void* buffer = nullptr;
     uint64_t size = 0;
@@ -191,12 +192,49 @@ Strings strings_of(TRITONBACKEND_Request* request, const char* name) {
     int64_t memory_id = 0;
     if (!worked(TRITONBACKEND_InputBuffer(input, index, &buffer, &size, &memory, &memory_id)) ||
         memory >= HPLM_MEMORY_GPU) {
-      return {};
+      is_column = false;
+      break;
     }
     check.read(buffer, size);
   }
-  const bool is_column = num_buffers > 0 && num_dims == 2 && shape[1] == 1;
   return {is_column && check.is_complete(static_cast<uint64_t>(shape[0])), check.size_bytes()};
+}
+
+Content input_of(TRITONBACKEND_Request* request, uint32_t index) {
+  TRITONBACKEND_Input* input = nullptr;
+  HplmDataType type = 0;
+  const int64_t* shape = nullptr;
+  uint32_t num_dims = 0, num_buffers = 0;
+  uint64_t size = 0;
+  if (!worked(TRITONBACKEND_RequestInputByIndex(request, index, &input)) ||
+      !worked(TRITONBACKEND_InputProperties(input, nullptr, &type, &shape, &num_dims, &size, &num_buffers))) {
+    return {false, 0};
+  }
+  return type == HPLM_DATA_STRINGS ? strings_of(input, shape, num_dims, num_buffers) : Content{true, size};
+}
+
+// A parameter's name and text; a number counts for nothing beside its name.
+size_t parameter_bytes(TRITONBACKEND_Request* request, uint32_t index) {
+  const char* name = nullptr;
+  HplmParameterType type = 0;
+  const void* value = nullptr;
+  if (!worked(TRITONBACKEND_RequestParameter(request, index, &name, &type, &value))) return 0;
+  const size_t value_bytes = type == HPLM_PARAMETER_STRING ? std::strlen(static_cast<const char*>(value)) : 0;
+  return std::strlen(name) + value_bytes;
+}
+
+// All that the Python backend copies into shared memory: tensors, parameters and the ID.
+Content content_of(TRITONBACKEND_Request* request) {
+  Content content;
+  const char* id = nullptr;
+  if (worked(TRITONBACKEND_RequestId(request, &id))) content.size_bytes += std::strlen(id);
+  uint32_t count = 0;
+  if (worked(TRITONBACKEND_RequestParameterCount(request, &count))) {
+    for (uint32_t index = 0; index < count; ++index) content.size_bytes += parameter_bytes(request, index);
+  }
+  if (!worked(TRITONBACKEND_RequestInputCount(request, &count))) return {false, content.size_bytes};
+  for (uint32_t index = 0; index < count; ++index) content.add(input_of(request, index));
+  return content;
 }
 
 }  // namespace
@@ -208,8 +246,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher**
     const hplm::Parameters parameters(config);
     std::string plan;
     if (is_of_this_release(parameters)) {
-      if (parameters.find("plan", &plan) && plan == "texts") {
-        made->texts = text_plan_of(parameters);
+      if (parameters.find("plan", &plan) && plan == "calls") {
+        made->calls = call_plan_of(parameters);
       } else {
         made->plan = plan_of(parameters);
       }
@@ -227,7 +265,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* ba
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchInitialize(const TRITONBACKEND_Batcher* batcher, void** batch) {
   const auto* own = reinterpret_cast<const Batcher*>(batcher);
   if (own->plan != nullptr) own->plan->begin();
-  if (own->texts != nullptr) own->texts->begin(batch);
+  if (own->calls != nullptr) own->calls->begin(batch);
   *batch = const_cast<Batcher*>(own);
   return nullptr;
 }
@@ -241,10 +279,9 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(
     const Tickets tickets = tickets_of(request);
     *should_include = own->plan->include(tickets.first, tickets.count, now_us());
   }
-  if (own->texts != nullptr) {
-    const Strings models = strings_of(request, "MODEL"), texts = strings_of(request, "TEXT");
-    *should_include =
-        own->texts->include(models.are_complete && texts.are_complete, models.size_bytes + texts.size_bytes);
+  if (own->calls != nullptr) {
+    const Content content = content_of(request);
+    *should_include = own->calls->include(content.is_complete, content.size_bytes);
   }
   return nullptr;
 }

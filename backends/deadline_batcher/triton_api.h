@@ -27,10 +27,13 @@ struct TRITONBACKEND_Request;
 // Enumerations travel as integers.
 using HplmDataType = int;
 using HplmMemoryType = int;
+using HplmParameterType = int;
 using HplmLogLevel = int;
 
 constexpr HplmMemoryType HPLM_MEMORY_CPU = 0;
 constexpr HplmMemoryType HPLM_MEMORY_GPU = 2;
+constexpr HplmDataType HPLM_DATA_STRINGS = 13;
+constexpr HplmParameterType HPLM_PARAMETER_STRING = 0;
 constexpr HplmLogLevel HPLM_LOG_INFO = 0;
 constexpr HplmLogLevel HPLM_LOG_WARN = 1;
 
@@ -41,6 +44,13 @@ TRITONSERVER_Error* TRITONSERVER_MessageDelete(TRITONSERVER_Message* message);
 
 TRITONSERVER_Error* TRITONBACKEND_ApiVersion(uint32_t* major, uint32_t* minor);
 TRITONSERVER_Error* TRITONBACKEND_ModelConfig(TRITONBACKEND_Model* model, uint32_t version, TRITONSERVER_Message** out);
+TRITONSERVER_Error* TRITONBACKEND_RequestId(TRITONBACKEND_Request* request, const char** id);
+TRITONSERVER_Error* TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request* request, uint32_t* count);
+TRITONSERVER_Error* TRITONBACKEND_RequestParameter(
+    TRITONBACKEND_Request* request, uint32_t index, const char** name, HplmParameterType* type, const void** value);
+TRITONSERVER_Error* TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request* request, uint32_t* count);
+TRITONSERVER_Error* TRITONBACKEND_RequestInputByIndex(
+    TRITONBACKEND_Request* request, uint32_t index, TRITONBACKEND_Input** input);
 TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name, TRITONBACKEND_Input** out);
 TRITONSERVER_Error* TRITONBACKEND_InputProperties(
     TRITONBACKEND_Input* input, const char** name, HplmDataType* type, const int64_t** shape, uint32_t* num_dims,

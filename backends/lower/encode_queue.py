@@ -343,8 +343,8 @@ def _is_late(waiting: _Waiting, now: int) -> bool:
 def _too_large(num_rows: int, most: int) -> InvalidArgumentError:
     """A queue that is full would be worth a retry; this is not."""
     return InvalidArgumentError(
-        f"a request has {num_rows} rows, and only {most} rows of a tenant may wait here "
-        "(max_waiting, tenant_quota, quota waiting_rows)"
+        f"a request has {num_rows} rows, and only {most} may be in it, by what may wait here of a tenant "
+        "(max_waiting, tenant_quota, quota waiting_rows) and by max_batch_size"
     )
 
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from backends.deadline_batcher import FILE_NAME
+from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
+from builder.export.models import LOWER
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
@@ -28,6 +31,7 @@ class Serving:
     device: Literal["cpu", "gpu"] = "cpu"
     code: Path | None = None
     mode: Literal["engine", "triton"] = "engine"
+    takes_plugin: bool = True
     cost_model: CostModel | None = None
     prepare: Callable[[Path], None] = lambda _: None
     """Changes the rendered repository."""
@@ -41,9 +45,14 @@ class Serving:
             upper_parameters=self.upper,
             device=self.device,
             mode=self.mode,
+            takes_plugin=self.takes_plugin,
             cost_model=self.cost_model,
         )
         render_repository(repository, settings, self.code)
+        if self.takes_plugin and not (repository / LOWER / "1" / FILE_NAME).exists():
+            raise InvalidArgumentError(
+                "what users get is measured with the batching plugin, which needs a C++ compiler"
+            )
         self.prepare(repository)
         environment = {"HPLM_HOME": str(home.path), **self.environment}
         return ServerConfig(repository=repository, environment=environment)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backends.deadline_batcher import plugin_parameters, text_plan_parameters
+from backends.deadline_batcher import call_plan_parameters, plugin_parameters
 from backends.scheduling.settings import Capacity
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Step, Tensor
 from builder.export.settings import HOME_PARAMETER, ExportSettings
@@ -61,7 +61,8 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
 def lower(settings: ExportSettings) -> ModelDescription:
     """It queues and batches itself in both modes, so it takes in all that waits at once.
 
-    A text with a damaged length would fail the batch that it is in; the plugin keeps it out of the others'.
+    A text with a damaged length would fail the batch that it is in; the plugin keeps it out of the others'. A batch
+    has more rows than a request may have.
     """
     is_batched = settings.is_batched_by_triton
     return ModelDescription(
@@ -74,7 +75,7 @@ def lower(settings: ExportSettings) -> ModelDescription:
         batching=DynamicBatching(max_queue_delay_us=0) if is_batched else None,
         parameters={
             HOME_PARAMETER: settings.home,
-            **(text_plan_parameters() if is_batched else {}),
+            **(call_plan_parameters() | {"max_request_rows": str(settings.max_batch_size)} if is_batched else {}),
             **_queue_parameters(settings),
             **settings.lower_parameters,
         },
@@ -110,9 +111,9 @@ def _queue_parameters(settings: ExportSettings) -> dict[str, str]:
 
 def _upper_parameters(settings: ExportSettings) -> dict[str, str]:
     """Write out the bounds of a batch where two read them, the model and the plugin."""
-    if settings.mode == "engine":
-        return dict(settings.upper_parameters)
-    return {**plugin_parameters(Capacity(), settings.cost_model), **settings.upper_parameters}
+    if settings.mode == "triton":
+        return {**plugin_parameters(Capacity(), settings.cost_model), **settings.upper_parameters}
+    return {**(call_plan_parameters() if settings.is_batched_by_triton else {}), **settings.upper_parameters}
 
 
 def _same(*tensors: Tensor) -> dict[str, str]:

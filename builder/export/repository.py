@@ -7,6 +7,7 @@ Usage:
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,12 +25,12 @@ _CODE = "model.py"
 _CODE_PACKAGE = "model_repository"
 
 
-def _ignore(_: str) -> None:
-    pass
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def render_repository(
-    repository: Path, settings: ExportSettings, code: Path | None = None, say: Callable[[str], None] = _ignore
+    repository: Path, settings: ExportSettings, code: Path | None = None, say: Callable[[str], None] = _to_stderr
 ) -> None:
     """Write all models beside the old repository and replace it with them; on failure the old one stays.
 
@@ -37,13 +38,12 @@ def render_repository(
     concerns the plugin goes to `say`: that it is being built, or why there is none.
     """
     source = code or installed_code()
-    settings = with_plugin(settings, say)
-    with publishing(repository) as folder:
-        for model in all_models(settings):
+    with with_plugin(settings, say) as complete, publishing(repository) as folder:
+        for model in all_models(complete):
             _render_model(folder / model.name, model, source)
-        if settings.plugin is not None:
-            for name in (LOWER, UPPER) if settings.mode == "triton" else (LOWER,):
-                shutil.copyfile(settings.plugin, folder / name / _VERSION / FILE_NAME)
+        if complete.plugin is not None:
+            for name in (LOWER, UPPER):
+                shutil.copyfile(complete.plugin, folder / name / _VERSION / FILE_NAME)
 
 
 def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:

@@ -21,10 +21,10 @@ class ExportSettings:
     `home` is the way from the repository folder to the home. It is relative, so that both may be mounted anywhere
     together; where only the repository is, the environment variable HPLM_HOME says where the home lies.
 
-    The `plugin` is a built deadline batcher; rendering takes the one of this release where none is given, and goes on
-    without where that cannot be built. Mode `engine` lets `hplm_upper` choose its batches: Triton hands over all that
-    waits in one call, without the plugin request by request. Mode `triton` leaves the batches to Triton: with the
-    plugin, which needs the `cost_model` to end them before their deadlines, or as Triton does it alone.
+    The `plugin` is a built deadline batcher. Where none is given and `takes_plugin` holds, rendering takes that of this
+    release, and goes on without where that cannot be built. Mode `engine` lets `hplm_upper` choose its batches: Triton
+    hands over all that waits in one call, without the plugin request by request. Mode `triton` leaves the batches to
+    Triton: with the plugin, which needs the `cost_model` to end them before deadlines, or as Triton does it alone.
     `queue_delay_us` is how long Triton waits there for a batch to fill while nothing runs.
     """
 
@@ -36,6 +36,7 @@ class ExportSettings:
     mode: Literal["engine", "triton"] = "engine"
     queue_delay_us: int = 1000
     plugin: Path | None = None
+    takes_plugin: bool = True
     cost_model: CostModel | None = None
     lower_parameters: Mapping[str, str] = field(default_factory=dict)
     upper_parameters: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +54,8 @@ class ExportSettings:
             raise InvalidArgumentError(f"mode is {self.mode!r}; it can be 'engine' or 'triton'")
         if self.queue_delay_us < 0:
             raise InvalidArgumentError("queue_delay_us must not be negative")
+        if self.plugin is not None and not self.takes_plugin:
+            raise InvalidArgumentError("a batching plugin is given, and none is to be taken along")
         for parameters in (self.lower_parameters, self.upper_parameters):
             _check_parameters(parameters)
         if self.mode == "triton" and self.stages > 1:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from backends.deadline_batcher import FILE_NAME, PLAN_VERSION
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.cost_model import CostModel
-from backends.wire import TICKET_COLUMNS, fold_words
+from bad_rows import check_bad_rows_fail_alone
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import sample_texts
 from builder.export.repository import render_repository
@@ -171,14 +172,10 @@ def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: P
         until(lambda batches: max(batches) == 4, lambda: batches_of(served, one_row_each(24), deadline_ms=90_000))
 
 
-def without_plugin(repository: Path) -> None:
-    for plugin in repository.rglob(FILE_NAME):
-        plugin.unlink()
-
-
 @pytest.mark.long
 def test_without_the_plugin_rows_alone_close_batches_and_the_log_says_so(home_folder: Path) -> None:
-    with serving(home_folder, settings(LONG_DELAY_US, max_tokens=str(MAX_TOKENS)), without_plugin) as served:
+    bare = replace(settings(LONG_DELAY_US, max_tokens=str(MAX_TOKENS)), takes_plugin=False)
+    with serving(home_folder, bare) as served:
         assert "there is no deadline batcher at" in log(served)
         assert max(batches_of(served, one_row_each(40))) > MAX_TOKENS / TOKENS
         check_answers(served, seed=random.randrange(1 << 32))
@@ -226,7 +223,7 @@ def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
 
 @pytest.mark.parametrize("model", ["hplm", "hplm_lower"])
 def test_a_text_with_a_damaged_length_is_in_a_batch_of_its_own(delayed: Served, model: str) -> None:
-    assert "a request with a damaged string is in a batch of its own" in log(delayed)
+    assert "one with a damaged string shares none" in log(delayed)
     check_damaged_fail_alone(delayed.grpc_url, model)
 
 
@@ -242,27 +239,5 @@ def test_so_it_is_while_batches_wait_and_grow(delayed: Served, order: str) -> No
 
 
 def test_a_bad_request_costs_its_batch_nothing(delayed: Served) -> None:
-    """Sent to `hplm_upper` itself, as no lower half would."""
-    client = tritonclient.grpc.InferenceServerClient(delayed.grpc_url)
-    pending: list[Future[Any]] = []
-    columns = len(TICKET_COLUMNS)
-    for width in (columns, columns - 1, columns, columns + 1):
-        tensors = []
-        hidden, tickets = np.zeros((1, 2, 64), np.float16), np.full((1, width), 1, np.int64)
-        for name, value, datatype in (("HIDDEN", hidden, "FP16"), ("TICKET", tickets, "INT64")):
-            tensor = tritonclient.grpc.InferInput(name, list(value.shape), datatype)
-            tensor.set_data_from_numpy(value)
-            tensors.append(tensor)
-        words = tritonclient.grpc.InferInput("WORDS", [1, 4], "UINT8")
-        words.set_data_from_numpy(fold_words([b""]))
-        future: Future[Any] = Future()
-        pending.append(future)
-        client.async_infer(
-            "hplm_upper",
-            [*tensors, words],
-            lambda result, error, future=future: future.set_result(error or result),
-        )
-    errors = [str(future.result(timeout=60)) for future in pending]
-    assert all("TICKET is of int64 and shape [1, " in errors[place] for place in (1, 3))
-    assert not any("TICKET is of" in errors[place] for place in (0, 2))
+    check_bad_rows_fail_alone(delayed.grpc_url)
     check_answers(delayed, seed=3)

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 import cli
-from backends.deadline_batcher import text_plan_parameters
+from backends.deadline_batcher import call_plan_parameters
 from backends.home import Home
 from builder.export.config import from_text
 
-QUEUE = {"max_waiting": "10000"}
+QUEUE = {"max_waiting": "10000", "max_request_rows": "64"}
 
 
 def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> str | int | None:
@@ -27,7 +27,7 @@ def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> str | 
 def parameters(home: Home) -> dict[str, str]:
     """What an export wrote; not what it tells the plugin."""
     written = from_text((home.repository / "hplm_lower" / "config.pbtxt").read_text()).parameters
-    return {name: value for name, value in written.items() if name not in text_plan_parameters()}
+    return {name: value for name, value in written.items() if name not in call_plan_parameters()}
 
 
 def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, plugin_parameters, text_plan_parameters, version_of
+from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, call_plan_parameters, plugin_parameters, version_of
 from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
@@ -17,7 +17,7 @@ from builder import plugin
 from builder.export.config import from_text
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
-from builder.plugin import PluginError, build_plugin, find_compiler, kept_plugin, require_plugin
+from builder.plugin import PluginError, build_plugin, find_compiler, require_plugin
 
 
 def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> object:
@@ -40,7 +40,7 @@ def test_a_plugin_says_what_it_was_built_for(built_plugin: Path) -> None:
     [
         (None, "there is no deadline batcher at"),
         (b"\x7fELF of somebody else", "is no deadline batcher of this project"),
-        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 10)"),
+        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 11)"),
     ],
 )
 def test_other_files_are_refused_and_the_old_repository_stays(
@@ -68,7 +68,7 @@ def test_the_repository_carries_the_plugin_and_what_it_reads(built_plugin: Path,
     for name in ("hplm_lower", "hplm_upper"):
         assert (tmp_path / "repository" / name / "1" / FILE_NAME).read_bytes() == built_plugin.read_bytes()
     lower = from_text((tmp_path / "repository" / "hplm_lower" / "config.pbtxt").read_text())
-    assert text_plan_parameters().items() <= lower.parameters.items()
+    assert call_plan_parameters().items() <= lower.parameters.items()
     assert model.batching is not None
     assert model.batching.max_queue_delay_us == 700
     assert model.parameters["mode"] == "triton"
@@ -78,7 +78,9 @@ def test_the_repository_carries_the_plugin_and_what_it_reads(built_plugin: Path,
     assert float(model.parameters["cost_per_token_us"]) == 1e-05
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "other"}, {"queue_delay_us": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"mode": "other"}, {"queue_delay_us": -1}, {"plugin": Path("a.so"), "takes_plugin": False}]
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
         ExportSettings(**wrong)  # type: ignore[arg-type]
@@ -95,45 +97,23 @@ def test_the_command_builds_the_plugin_where_there_is_a_compiler(
     assert export(monkeypatch, tiny_home, "--max-tokens", "0") not in (0, None)
     assert carried.exists()
     assert export(monkeypatch, tiny_home) in (0, None)
-    assert version_of(for_texts) == PLAN_VERSION
+    assert version_of(carried) == version_of(for_texts) == PLAN_VERSION
+    assert export(monkeypatch, tiny_home, "--no-plugin") in (0, None)
     assert not carried.exists()
     monkeypatch.setattr(plugin, "find_compiler", lambda: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tiny_home.path / "empty"))
     capsys.readouterr()
     assert export(monkeypatch, tiny_home, "--mode", "triton") in (0, None)
     assert not carried.exists()
     said = capsys.readouterr().err
     assert "there is no C++ compiler to build the deadline batcher with" in said
-    assert "a text with a damaged length will fail the requests that share its batch" in said
+    assert "a request that is damaged or large may fail those that share its batch" in said
     lower = tiny_home.repository / "hplm_lower" / "config.pbtxt"
     assert from_text(lower.read_text()).batching is not None
     assert export(monkeypatch, tiny_home) in (0, None)
     assert "Triton will hand over requests one by one" in capsys.readouterr().err
     assert not for_texts.exists()
     assert from_text(lower.read_text()).batching is None
-
-
-def test_a_plugin_is_built_once_and_kept_for_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    said: list[str] = []
-    kept = kept_plugin(said.append)
-    assert kept.is_relative_to(tmp_path)
-    assert kept_plugin(said.append) == kept
-    assert said == ["building Triton's batching plugin, once for this release"]
-    kept.write_bytes(kept.read_bytes()[:100])
-    assert version_of(kept_plugin(said.append)) == PLAN_VERSION
-    assert len(said) == 2
-    monkeypatch.setenv("CXX", "g++ -O1")
-    assert kept_plugin(said.append) != kept
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    said: list[str] = []
-    render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
-    (line,) = said
-    assert "the deadline batcher cannot be kept in the user's cache: " in line
-    assert "Triton will hand over requests one by one" in line
 
 
 def test_a_compiler_that_fails_is_one_line(built_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

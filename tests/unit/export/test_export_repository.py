@@ -29,9 +29,10 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_a_repository_holds_all_models_and_their_code(tmp_path, code):
     repository = tmp_path / "home" / "repository"
-    settings = with_plugin(ExportSettings(max_batch_size=8, lower_parameters={"threads": "1"}), print)
+    settings = ExportSettings(max_batch_size=8, lower_parameters={"threads": "1"})
     render_repository(repository, settings, code)
-    models = {model.name: model for model in all_models(settings)}
+    with with_plugin(settings, print) as complete:
+        models = {model.name: model for model in all_models(complete)}
     assert {path.name for path in repository.iterdir()} == set(models)
     for name, model in models.items():
         assert from_text((repository / name / "config.pbtxt").read_text()) == model

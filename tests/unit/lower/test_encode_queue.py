@@ -168,7 +168,7 @@ def test_a_request_that_can_never_wait_is_told_so(open_queue: Callable[..., Enco
     queue = open_queue(max_rows=8)
     error = queue.add(text(rows=5), print)
     assert isinstance(error, InvalidArgumentError)
-    assert str(error).startswith("a request has 5 rows, and only 4 rows of a tenant may wait here")
+    assert str(error).startswith("a request has 5 rows, and only 4 may be in it")
 
 
 def test_a_defect_of_the_thread_leaves_nobody_waiting(service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:

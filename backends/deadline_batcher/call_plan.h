@@ -1,5 +1,5 @@
-// Decides which requests share a batch of texts. Two kinds of request would fail all others of their batch, and so are
-// kept from them:
+// Decides which requests share a call of a model that chooses its batches itself. Two kinds of request would fail all
+// others of their call, and so are kept from them:
 // - One with a damaged string, which is not complete. Triton's core does not look at the end of a tensor's last string;
 //   the Python backend does. It is in a batch of its own.
 // - A large one. The Python backend copies a batch into shared memory, and fails all of it where there is too little. So
@@ -7,7 +7,7 @@
 // A plan knows nothing of Triton and allocates nothing. The same calls give the same answers.
 //
 // Usage:
-//     TextPlan plan(most_bytes);
+//     CallPlan plan(most_bytes);
 //     plan.begin(address);
 //     StringCheck check;
 //     check.read(buffer, size);  // each buffer of a tensor
@@ -59,9 +59,9 @@ class StringCheck {
   bool is_readable_ = true;
 };
 
-class TextPlan {
+class CallPlan {
  public:
-  explicit TextPlan(size_t most_bytes) : most_bytes_(most_bytes) {}
+  explicit CallPlan(size_t most_bytes) : most_bytes_(most_bytes) {}
 
   // Begins a batch, or goes on with one: `address` is the same as before only where a batch grows that holds something.
   void begin(const void* address) {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "check.h"
-#include "text_plan.h"
+#include "call_plan.h"
 
 namespace {
 
 using hplm::StringCheck;
-using hplm::TextPlan;
+using hplm::CallPlan;
 using Buffers = std::vector<std::string>;
 
 std::string length(uint32_t value) {
@@ -109,7 +109,7 @@ constexpr size_t kMostBytes = 100;
 
 void test_a_damaged_request_is_alone() {
   int first = 0, second = 0;
-  TextPlan plan(kMostBytes);
+  CallPlan plan(kMostBytes);
   plan.begin(&first);
   CHECK(plan.include(true, 1) && plan.include(true, 1) && !plan.include(false, 1));
   plan.begin(&second);
@@ -120,7 +120,7 @@ void test_a_damaged_request_is_alone() {
 
 void test_a_batch_has_so_many_bytes_at_most() {
   int first = 0, second = 0;
-  TextPlan plan(kMostBytes);
+  CallPlan plan(kMostBytes);
   plan.begin(&first);
   CHECK(plan.include(true, 60) && plan.include(true, 40) && !plan.include(true, 1) && plan.include(true, 0));
   plan.begin(&second);
@@ -138,7 +138,7 @@ void test_bytes_are_counted_whatever_they_are() {
 
 void test_a_batch_that_grows_is_what_it_was() {
   int first = 0, second = 0;
-  TextPlan plan(kMostBytes);
+  CallPlan plan(kMostBytes);
   plan.begin(&first);
   plan.begin(&first);  // Triton begins twice before it asks
   CHECK(plan.include(true, 60));
@@ -170,7 +170,7 @@ bool may_join(const std::vector<Waiting>& batch, const Waiting& next) {
 void test_random_queues_against_the_slow_rules(unsigned seed) {
   std::mt19937 random(seed);
   const auto is = [&](unsigned one_in) { return random() % one_in == 0; };
-  TextPlan plan(kMostBytes);
+  CallPlan plan(kMostBytes);
   int addresses[3] = {};
   size_t at = 0;
   for (int round = 0; round < 20000; ++round) {

@@ -1,0 +1,93 @@
+"""The plugin that is built once for a user, and where nothing can be kept."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, version_of
+from builder import plugin
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
+from builder.kept_plugin import plugin_of_this_release
+
+BUILDING = "building Triton's batching plugin, once for this release"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def taken(said: list[str]) -> Path:
+    with plugin_of_this_release(said.append) as found:
+        assert version_of(found) == PLAN_VERSION
+        return found
+
+
+def carries_plugin(repository: Path) -> bool:
+    return all(version_of(repository / name / "1" / FILE_NAME) == PLAN_VERSION for name in ("hplm_lower", "hplm_upper"))
+
+
+def test_it_is_built_once_and_again_where_it_is_damaged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    kept = taken(said)
+    assert kept.is_relative_to(cache)
+    assert taken(said) == kept
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert taken(said) == kept
+    assert said == [BUILDING, BUILDING]
+    assert [path.name for path in kept.parent.iterdir()] == [FILE_NAME]
+    monkeypatch.setattr(plugin, "find_compiler", lambda: None)
+    assert taken(said) == kept, "what is kept needs no compiler"
+
+
+def test_what_others_may_write_is_not_taken(cache: Path, tmp_path: Path) -> None:
+    """The server loads the file, so whoever may write it may run code in the server."""
+    said: list[str] = []
+    kept = taken(said)
+    for path in (kept, kept.parent):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o002)
+        said.clear()
+        assert not taken(said).is_relative_to(cache)
+        assert said == [f"building Triton's batching plugin, which is not kept: others may write {path}"]
+        path.chmod(mode)
+    assert taken(said) == kept
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_without_a_cache_it_is_built_each_time(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / where))
+    said: list[str] = []
+    render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
+    (line,) = said
+    assert line.startswith("building Triton's batching plugin, which is not kept: ")
+    assert carries_plugin(tmp_path / "repository")
+
+
+def test_a_relative_cache_folder_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    assert taken([]).is_relative_to(tmp_path / "user" / ".cache")
+    assert not (tmp_path / "here").exists()
+
+
+def test_who_wants_no_plugin_gets_none(cache: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    render_repository(tmp_path / "repository", ExportSettings(takes_plugin=False), say=said.append)
+    assert said == []
+    assert not cache.exists()
+    assert not list((tmp_path / "repository").rglob(FILE_NAME))
+
+
+def test_it_loads_on_machines_of_the_last_years(cache: Path) -> None:
+    """The same export runs in NVIDIA's containers, whose C and C++ libraries may be older than this machine's."""
+    content = taken([]).read_bytes()
+    for prefix, newest in ((rb"GLIBC_2\.", 31), (rb"GLIBCXX_3\.4\.", 28)):
+        assert max(int(found) for found in re.findall(prefix + rb"(\d+)", content)) <= newest
