@@ -18,8 +18,7 @@ from pathlib import Path
 
 from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, SOURCE, version_of
 from backends.errors import HplmError
-from backends.file_lock import locked_in_turn
-from builder.plugin import FLAGS, build_plugin
+from builder.plugin import FLAGS, build_plugin, require_compiler
 
 _BUILDING = "building Triton's batching plugin, once for this release"
 
@@ -39,6 +38,7 @@ def plugin_of_this_release(say: Callable[[str], None]) -> Iterator[Path]:
         kept = _kept(say)
     except (_NoCacheError, OSError) as error:
         with tempfile.TemporaryDirectory(prefix="hplm_plugin_") as folder:
+            require_compiler()
             say(f"building Triton's batching plugin, which is not kept: {error}")
             build_plugin(built := Path(folder) / FILE_NAME)
             yield built
@@ -53,10 +53,9 @@ def _kept(say: Callable[[str], None]) -> Path:
     _require_own(folder)
     if _is_usable(kept):
         return kept
-    with locked_in_turn(folder / "lock", lambda: say("waiting for another export, which builds the batching plugin")):
-        if not _is_usable(kept):
-            say(_BUILDING)
-            build_plugin(kept)
+    require_compiler()
+    say(_BUILDING)
+    build_plugin(kept)
     return kept
 
 
@@ -71,7 +70,7 @@ def _require_own(path: Path) -> None:
     """Triton loads the file, so nobody else may have written it."""
     found = path.stat()
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
-        raise _NoCacheError(f"others may write {path}")
+        raise _NoCacheError(f"others than its user may write {path}")
 
 
 def _cache() -> Path:
@@ -83,8 +82,8 @@ def _cache() -> Path:
 
 
 def _fingerprint() -> str:
-    """Of what a build depends on; not of the compiler, any of which builds the same."""
-    about = (FLAGS, PLAN_VERSION, platform.machine(), platform.libc_ver())
+    """Of what a build depends on; of the compiler only where the user has chosen it."""
+    about = (os.environ.get("CXX"), FLAGS, PLAN_VERSION, platform.machine(), platform.libc_ver())
     digest = hashlib.blake2b(repr(about).encode(), digest_size=8)
     for path in [*sorted(SOURCE.parent.glob("*.h")), SOURCE]:
         digest.update(path.read_bytes())

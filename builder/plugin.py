@@ -20,7 +20,7 @@ from backends.errors import HplmError, InvalidArgumentError, NotFoundError
 
 _COMPILERS = ("g++", "clang++", "c++")
 _ZIG = "ziglang"
-# Linked with the machine's own C++ library, which Triton loads anyway.
+# Linked with the machine's own C++ library, which Triton loads anyway. A static one would ask for a newer C library.
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 # The first build with Zig also builds its C++ library.
 _TIMEOUT_S = 600
@@ -41,17 +41,21 @@ def find_compiler() -> tuple[str, ...] | None:
     return (sys.executable, "-m", _ZIG, "c++") if find_spec(_ZIG) is not None else None
 
 
+def require_compiler() -> tuple[str, ...]:
+    if (compiler := find_compiler()) is None:
+        raise PluginError(f"there is no C++ compiler to build the deadline batcher with; {_REMEDY}")
+    return compiler
+
+
 def build_plugin(target: Path, plan_version: int = PLAN_VERSION, definitions: tuple[str, ...] = ()) -> None:
     """Compile the plugin; what was at `target` before stays until the new one is complete."""
-    compiler = find_compiler()
-    if compiler is None:
-        raise PluginError(f"there is no C++ compiler to build the deadline batcher with; {_REMEDY}")
+    compiler = require_compiler()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".plugin_") as folder:
         built = Path(folder) / FILE_NAME
-        _compile(
-            [*compiler, *FLAGS, f"-DHPLM_PLAN_VERSION={plan_version}", *definitions, str(SOURCE), "-o", str(built)]
-        )
+        made = [f"-DHPLM_PLAN_VERSION={plan_version}", *definitions, str(SOURCE), "-o", str(built)]
+        _compile([*compiler, *FLAGS, *made])
+        built.chmod(0o755)
         built.replace(target)
 
 

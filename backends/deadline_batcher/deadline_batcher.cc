@@ -223,7 +223,7 @@ size_t parameter_bytes(TRITONBACKEND_Request* request, uint32_t index) {
   return std::strlen(name) + value_bytes;
 }
 
-// All that the Python backend copies into shared memory: tensors, parameters and the ID.
+// What the Python backend copies into shared memory, as it was sent: tensors, parameters and the ID.
 Content content_of(TRITONBACKEND_Request* request) {
   Content content;
   const char* id = nullptr;

@@ -117,7 +117,7 @@ class QueueSettings:
 
     Attributes:
         max_rows: Rows that may wait.
-        request_rows: Rows of one request; Triton lets through what one call may have.
+        request_rows: Rows of one request, where Triton lets more through; None: it does not.
         max_bytes: Bytes of text that may wait; of one tenant, half of them.
         engine_bytes: Where the engine holds more bytes of hidden rows, rows without a deadline wait here.
         batch_rows: Rows that are encoded together, at most.
@@ -125,7 +125,7 @@ class QueueSettings:
     """
 
     max_rows: int = 10_000
-    request_rows: int = 64
+    request_rows: int | None = None
     max_bytes: int = 64 << 20
     engine_bytes: int = 64 << 20
     batch_rows: int = 64
@@ -141,7 +141,8 @@ class QueueSettings:
 
     @property
     def max_rows_of_request(self) -> int:
-        return min(self.request_rows, self.max_rows, self.max_rows_of_tenant)
+        most = min(self.max_rows, self.max_rows_of_tenant)
+        return most if self.request_rows is None else min(self.request_rows, most)
 
     @classmethod
     def from_model(cls, settings: ModelSettings, instances: int) -> QueueSettings:
@@ -152,7 +153,7 @@ class QueueSettings:
         quota = settings.number("tenant_quota", 0) if "tenant_quota" in settings.parameters else None
         return cls(
             max(1, max_rows // instances),
-            settings.number("max_request_rows", cls.request_rows),
+            settings.number("max_request_rows", 0) or None,
             cls.max_bytes // instances,
             tenant_quota=None if quota is None else max(1, quota // instances),
         )

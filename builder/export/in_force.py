@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from backends.deadline_batcher import call_plan_parameters
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.engine.gpu_capability import LEAST_CAPABILITY, Capability
 from backends.lower.caller_check import Auth
@@ -43,6 +44,8 @@ _SHOWN = (
     "lower auth",
     "lower record_traffic",
 )
+_NOT_CHOSEN = {HOME_PARAMETER, "max_request_rows", *call_plan_parameters()}
+"""What the export writes by itself."""
 Settings = Mapping[str, str]
 FindCapability = Callable[[], Capability | None]
 
@@ -59,7 +62,7 @@ def settings_of(repository: Path) -> dict[str, str]:
             settings[f"{short} device"] = model.instances.kind.lower()
             settings[f"{short} processes"] = str(model.instances.count)
         settings[f"{short} max_batch_size"] = str(model.max_batch_size)
-        settings |= {f"{short} {key}": value for key, value in model.parameters.items() if key != HOME_PARAMETER}
+        settings |= {f"{short} {key}": value for key, value in model.parameters.items() if key not in _NOT_CHOSEN}
     if "upper slots" in settings:
         # One more is rendered: slot 0 stands for no adapter.
         settings["upper slots"] = str(int(settings["upper slots"]) - 1)

@@ -59,7 +59,7 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
 
 
 def lower(settings: ExportSettings) -> ModelDescription:
-    """It queues and batches itself in both modes, so it takes in all that waits at once.
+    """It queues and batches itself in both modes, so where Triton batches it takes in all that waits at once.
 
     A text with a damaged length would fail the batch that it is in; the plugin keeps it out of the others'. A batch
     has more rows than a request may have.

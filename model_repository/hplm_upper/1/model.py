@@ -4,6 +4,7 @@ In mode `engine`, `execute` copies the tensors of requests and returns nothing; 
 senders, whenever the engine has them. In mode `triton`, what `execute` gets is the batch, and it returns the answers.
 """
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -141,12 +142,8 @@ def _batches_by_triton(settings: ModelSettings, args: dict[str, str]) -> bool:
     if mode not in ("engine", "triton"):
         raise InvalidArgumentError(f"model parameter 'mode' must be 'engine' or 'triton', not {shown(mode)}")
     plugin = Path(args["model_repository"]) / args["model_version"] / FILE_NAME
-    if mode == "triton" and not plugin.exists():
-        LOGGER.warning(
-            "there is no deadline batcher at %s; Triton closes batches by their number of rows alone. "
-            "`hplm export --mode triton` builds one where there is a C++ compiler",
-            plugin,
-        )
+    if "dynamic_batching" in json.loads(args["model_config"]) and not plugin.exists():
+        LOGGER.warning("there is no deadline batcher at %s; Triton closes batches by their rows alone", plugin)
     return mode == "triton"
 
 
