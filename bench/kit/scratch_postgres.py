@@ -88,8 +88,9 @@ def _free_port() -> int:
 
 
 def _run(command: Sequence[str], given: str | None = None) -> str:
-    owner = _OWNER if os.geteuid() == 0 else None
-    done = subprocess.run(command, input=given, text=True, capture_output=True, user=owner, cwd="/")
+    # Not by `subprocess`: it forks for another user, and a fork may fail where gRPC's threads are at work.
+    as_owner = ("setpriv", f"--reuid={_OWNER}", f"--regid={_OWNER}", "--clear-groups") if os.geteuid() == 0 else ()
+    done = subprocess.run([*as_owner, *command], input=given, text=True, capture_output=True, cwd="/")
     if done.returncode:
         raise UnavailableError(f"{Path(command[0]).name} failed: {done.stderr.strip()[-200:]}")
     return done.stdout
