@@ -82,7 +82,7 @@ def _cache() -> Path:
 
 
 def _fingerprint() -> str:
-    """Of what a build depends on; of the compiler only where the user has chosen it."""
+    """Digest what a build depends on; the compiler counts only where the user has chosen it."""
     about = (os.environ.get("CXX"), FLAGS, PLAN_VERSION, platform.machine(), platform.libc_ver())
     digest = hashlib.blake2b(repr(about).encode(), digest_size=8)
     for path in [*sorted(SOURCE.parent.glob("*.h")), SOURCE]:
