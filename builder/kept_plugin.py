@@ -13,12 +13,12 @@ import platform
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, SOURCE, version_of
 from backends.errors import HplmError
-from builder.plugin import FLAGS, build_plugin, require_compiler
+from builder.plugin import FLAGS, PluginError, build_plugin, require_compiler
 
 _BUILDING = "building Triton's batching plugin, once for this release"
 
@@ -34,28 +34,38 @@ def plugin_of_this_release(say: Callable[[str], None]) -> Iterator[Path]:
     Raises:
         PluginError: It cannot be built.
     """
-    try:
-        kept = _kept(say)
-    except (_NoCacheError, OSError) as error:
-        with tempfile.TemporaryDirectory(prefix="hplm_plugin_") as folder:
+    with ExitStack() as until_copied:
+        try:
+            plugin = _kept(say)
+        except (_NoCacheError, OSError) as error:
             require_compiler()
             say(f"building Triton's batching plugin, which is not kept: {error}")
-            build_plugin(built := Path(folder) / FILE_NAME)
-            yield built
-    else:
-        yield kept
+            plugin = _not_kept(until_copied)
+        yield plugin
+
+
+def _not_kept(until_copied: ExitStack) -> Path:
+    try:
+        folder = until_copied.enter_context(tempfile.TemporaryDirectory(prefix="hplm_plugin_"))
+        build_plugin(built := Path(folder) / FILE_NAME)
+    except OSError as error:
+        raise PluginError(f"the deadline batcher could not be built: {error}") from error
+    return built
 
 
 def _kept(say: Callable[[str], None]) -> Path:
-    folder = _cache() / f"plugin-{_fingerprint()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache = _cache()
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"plugin-{_fingerprint()}"
+    for made in (cache, folder):
+        made.mkdir(mode=0o700, exist_ok=True)
+        _require_own(made)
     kept = folder / FILE_NAME
-    _require_own(folder)
-    if _is_usable(kept):
-        return kept
-    require_compiler()
-    say(_BUILDING)
-    build_plugin(kept)
+    if not _is_usable(kept):
+        require_compiler()
+        say(_BUILDING)
+        build_plugin(kept)
+        _require_own(kept)
     return kept
 
 
@@ -69,7 +79,9 @@ def _is_usable(kept: Path) -> bool:
 def _require_own(path: Path) -> None:
     """Triton loads the file, so nobody else may have written it."""
     found = path.stat()
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+    if found.st_uid != os.geteuid():
+        raise _NoCacheError(f"{path} belongs to another user")
+    if stat.S_IMODE(found.st_mode) & 0o022:
         raise _NoCacheError(f"others than its user may write {path}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from backends.deadline_batcher import call_plan_parameters
+from backends.deadline_batcher import FILE_NAME, call_plan_parameters, version_of
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.engine.gpu_capability import LEAST_CAPABILITY, Capability
 from backends.lower.caller_check import Auth
@@ -62,11 +62,16 @@ def settings_of(repository: Path) -> dict[str, str]:
             settings[f"{short} device"] = model.instances.kind.lower()
             settings[f"{short} processes"] = str(model.instances.count)
         settings[f"{short} max_batch_size"] = str(model.max_batch_size)
+        settings[f"{short} plugin"] = _plugin_at(path.parent / "1" / FILE_NAME)
         settings |= {f"{short} {key}": value for key, value in model.parameters.items() if key not in _NOT_CHOSEN}
     if "upper slots" in settings:
         # One more is rendered: slot 0 stands for no adapter.
         settings["upper slots"] = str(int(settings["upper slots"]) - 1)
     return settings
+
+
+def _plugin_at(path: Path) -> str:
+    return f"plan {version_of(path) or 'unknown'}" if path.is_file() else "none"
 
 
 def effective_settings(repository: Path) -> dict[str, str]:

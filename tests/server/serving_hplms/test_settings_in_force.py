@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from backends.deadline_batcher import PLAN_VERSION
 from backends.home import Home
 
 pytestmark = pytest.mark.server
@@ -57,3 +58,5 @@ def test_an_export_says_what_changed(export: Callable[..., list[str]]) -> None:
     lines = export("--policy", "das", "--slots", "64")
     assert sorted(lines[1:3]) == ["  upper policy: fcfs → das", "  upper slots: 128 → 64"]
     assert lines[-1] == "a running server keeps its settings until it is restarted"
+    lines = export("--policy", "das", "--slots", "64", "--no-plugin")
+    assert lines[1:3] == [f"  {model} plugin: plan {PLAN_VERSION} → none" for model in ("lower", "upper")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_what_others_may_write_is_not_taken(cache: Path, tmp_path: Path) -> None
     """The server loads the file, so whoever may write it may run code in the server."""
     said: list[str] = []
     kept = taken(said)
-    for path in (kept, kept.parent):
+    for path in (kept, kept.parent, kept.parent.parent):
         mode = path.stat().st_mode
         path.chmod(mode | 0o002)
         said.clear()
@@ -75,6 +76,25 @@ def test_what_others_may_write_is_not_taken(cache: Path, tmp_path: Path) -> None
         assert said == [f"building Triton's batching plugin, which is not kept: others than its user may write {path}"]
         path.chmod(mode)
     assert taken(said) == kept
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_what_belongs_to_another_user_is_not_taken(cache: Path) -> None:
+    os.chown(taken([]).parent, 65534, -1)
+    said: list[str] = []
+    taken(said)
+    (line,) = said
+    assert line.endswith(" belongs to another user")
+
+
+def test_an_export_goes_on_where_there_is_no_room_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    said: list[str] = []
+    render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
+    assert "the deadline batcher could not be built: " in said[1] and "Triton will hand over requests" in said[1]
+    assert not list((tmp_path / "repository").rglob(FILE_NAME))
 
 
 @pytest.mark.parametrize("where", ["file", "file/below"])
