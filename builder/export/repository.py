@@ -55,6 +55,16 @@ def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:
         (version / _CODE).write_bytes(_model_code(source / model.name / _VERSION / _CODE))
 
 
+def has_installed_code(repository: Path) -> bool:
+    """Whether the models' code is that of the installed release."""
+    source = installed_code()
+    parts = [Path(name) / _VERSION / _CODE for name in (LOWER, UPPER)]
+    return all(
+        (repository / part).is_file() and (repository / part).read_bytes() == _model_code(source / part)
+        for part in parts
+    )
+
+
 def installed_code() -> Path:
     """Return the folder of the models' code."""
     # A package without modules, so that its folder holds models only; an editable install lists a hook beside it.

@@ -30,6 +30,8 @@ def export(run_hplm: Callable[..., str], tiny_home: Home) -> Callable[..., list[
 def test_a_policy_of_one_run_is_told_everywhere(tiny_home: Home, export: Callable[..., list[str]]) -> None:
     assert len(export()) == 1
     before = (tiny_home.repository / "hplm_upper" / "config.pbtxt").read_text()
+    with (tiny_home.repository / "hplm_upper" / "1" / "model.py").open("a") as code:
+        code.write("# of another release\n")
     command = [HPLM, "serve", "--home", str(tiny_home.path), "--policy", "das"]
     ports = ("--http", "0", "--grpc", "0", "--metrics", "0")
     server = subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -46,6 +48,7 @@ def test_a_policy_of_one_run_is_told_everywhere(tiny_home: Home, export: Callabl
     finally:
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=60)
+    assert f"{tiny_home.repository} is not of this release; run `hplm export` again" in err.splitlines()
     (line,) = (line for line in err.splitlines() if line.startswith("settings: "))
     assert "policy das (of this run), mode engine" in line and "slots 128" in line
     assert [line for line in err.splitlines() if re.match(r"[EW]\d{4} .*(CUDA|pinned)", line)] == []
