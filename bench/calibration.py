@@ -40,10 +40,10 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.ladder_answers import Ladder
+from bench.kit.trials import Trials
 from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums
 from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, shared_tuning
-from bench.tasks.trials import Trials
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices, of_rows
 from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune

@@ -37,12 +37,12 @@ from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
 from bench.kit.progress import one_by_one
 from bench.kit.report import machine
 from bench.kit.scratch_home import copied_home
+from bench.kit.trials import Trials
 from bench.tasks.cut import CutTask, cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums, task_names
 from bench.tasks.laddered import LadderedTask, LadderedTasks, add_tenants, task_of
 from bench.tasks.levels_load import Answers, ByTask, LevelsLoad, Tenants, is_same, poisson_times_s
 from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, SharedTunings
-from bench.tasks.trials import Trials
 from builder.export.repository import render_repository
 from builder.levels.target import Target
 from builder.serving import ServerConfig, TritonServer

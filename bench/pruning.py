@@ -46,10 +46,10 @@ from backends.root.word_marks import WordMarks
 from bench.kit.bare import fast_dtypes, interleaved
 from bench.kit.entry import Result, bench
 from bench.kit.report import machine
+from bench.kit.trials import Trials
 from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps, task_checksums
 from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, shared_tuning
-from bench.tasks.trials import Trials
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tune import EncodedSet, Upper, tune
 from builder.construct.tasks.calibration import Bools, Floats, labels_of

@@ -4,29 +4,37 @@ The hour is one of 1,000 requests a second, on machines that could answer twice 
 then the same on four servers behind a gateway. The real servers are asked open-loop, with deadlines, in several ways to
 run them. What serving takes there is measured in a calibration, by other loads than those that are predicted, and
 frozen in a file. The simulator gets nothing of a run but the moments at which its requests left.
+
+Seven ways take half an hour each. Each is kept in a file of `--trials`, and the same command goes on with those that
+are not there, as long as it runs on the same machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from backends.errors import HplmError, InvalidArgumentError
 from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
+from bench.kit.report import machine
 from bench.kit.synthetic_home import BERT_BASE, SMALL
+from bench.kit.trials import Trials
 from bench.kit.twins.frozen import Frozen, FrozenSettings, Predicted, predict
 from bench.kit.twins.loads import GAMMA, POISSON, TRACE, trace_of
 from bench.kit.twins.simulated_hours import hour_figures, hour_rows
-from bench.kit.twins.variants import VARIANTS
+from bench.kit.twins.variants import VARIANTS, Variant
 from builder.placement.policies import POLICY_NAMES
 from loadtest.errors import RunError
-from workload.traces import Trace
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -74,25 +82,36 @@ QUICK = Settings(
 
 
 def predicted(
-    names: Iterable[str], settings: FrozenSettings, policy: str, folder: Path, trace: Trace | None, seed: int
-) -> tuple[list[Frozen], dict[str, str]]:
-    """Calibrate and predict one variant after the other; one that fails costs the others nothing.
+    names: Iterable[str], trials: Trials, compare: Callable[[Variant], Frozen]
+) -> tuple[dict[str, Rows], dict[str, str]]:
+    """Compare one variant after the other, unless that is kept; one that fails costs the others nothing.
 
-    Returns what became of those that did not fail, and the others' errors by their names.
+    Returns the rows of those that did not fail, and the others' errors, by their names.
     """
-    variants: list[Frozen] = []
+    found: dict[str, Rows] = {}
     failed: dict[str, str] = {}
     for name in names:
+        rows = trials.find(name)
         try:
-            variants.append(predict(VARIANTS[name], settings, policy, folder, trace, seed))
+            if rows is None:
+                rows = variant_rows(compare(VARIANTS[name]))
+                trials.keep(name, rows)
+            found[name] = rows
         except (HplmError, RunError) as error:
             failed[name] = str(error)
             print(f"bench.simulator: variant {name} failed: {error}", file=sys.stderr, flush=True)
-    return variants, failed
+    return found, failed
 
 
-def twin_rows(frozen: Frozen) -> list[dict[str, Any]]:
-    return [_row(frozen, one) for one in frozen.predicted]
+def variant_rows(frozen: Frozen) -> list[dict[str, Any]]:
+    """Return the row of the calibration, and one of each load that was predicted."""
+    calibrated = {
+        "what": frozen.variant.name,
+        "arrivals": "calibration",
+        "rows a second": frozen.capability.rows_per_s,
+        **asdict(frozen.costs.cores),
+    }
+    return [calibrated, *(_row(frozen, one) for one in frozen.predicted)]
 
 
 def _row(frozen: Frozen, one: Predicted) -> dict[str, Any]:
@@ -115,28 +134,29 @@ def _row(frozen: Frozen, one: Predicted) -> dict[str, Any]:
     }
 
 
-def variant_figures(frozen: Frozen) -> dict[str, float]:
+def variant_figures(name: str, rows: Rows) -> dict[str, float]:
     """Return a variant's figures by its name."""
-    errors = [abs(one.points) for one in frozen.predicted]
-    repeat = mean(one.repeat_points for one in frozen.predicted)
+    calibrated, *loads = rows
+    points = [row["points"] for row in loads]
     values = {
-        "frozen_error_points": mean(errors),
-        "worst_error_points": max(errors),
-        "bias_points": mean(one.points for one in frozen.predicted),
-        "real_repeat_points": repeat,
-        "plain_error_points": mean(abs(one.plain_points) for one in frozen.predicted),
-        "rows_per_s": frozen.capability.rows_per_s,
+        "frozen_error_points": mean(map(abs, points)),
+        "worst_error_points": max(map(abs, points)),
+        "bias_points": mean(points),
+        "real_repeat_points": mean(row["runs apart by"] for row in loads),
+        "plain_error_points": mean(abs(row["points without"]) for row in loads),
+        "rows_per_s": calibrated["rows a second"],
     }
-    return {f"{name}_{frozen.variant.name}": value for name, value in values.items()}
+    return {f"{figure}_{name}": value for figure, value in values.items()}
 
 
-def frozen_figures(variants: Sequence[Frozen]) -> dict[str, float]:
+def frozen_figures(variants: Mapping[str, Rows]) -> dict[str, float]:
     """Return the largest of the variants, and each of them by name; of biases the one that is furthest from 0."""
-    by_name = [variant_figures(frozen) for frozen in variants]
-    named = {name: value for of_variant in by_name for name, value in of_variant.items()}
+    named: dict[str, float] = {}
+    for name, rows in variants.items():
+        named |= variant_figures(name, rows)
 
     def of_all(figure: str) -> list[float]:
-        return [named[f"{figure}_{frozen.variant.name}"] for frozen in variants]
+        return [named[f"{figure}_{name}"] for name in variants]
 
     beyond = (
         worst - repeat for worst, repeat in zip(of_all("worst_error_points"), of_all("real_repeat_points"), strict=True)
@@ -152,11 +172,16 @@ def frozen_figures(variants: Sequence[Frozen]) -> dict[str, float]:
     }
 
 
+def _checksum(path: Path | None) -> str | None:
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--policy", default="fcfs", choices=POLICY_NAMES, help="what the servers run by")
     arguments.add_argument("--variants", nargs="*", choices=list(VARIANTS), help="ways to run servers; by default all")
     arguments.add_argument("--trace", type=Path, metavar="FILE", help="also replay pieces of a trace with tenants")
     arguments.add_argument("--costs", type=Path, metavar="FOLDER", help="keep the frozen costs there")
+    arguments.add_argument("--trials", type=Path, metavar="FOLDER", help="keep what was measured of each way there")
 
 
 @bench(
@@ -181,17 +206,20 @@ def simulator(options: Namespace) -> Result:
     frozen_settings = settings.frozen
     if trace is not None:
         frozen_settings = replace(frozen_settings, processes=(*frozen_settings.processes, TRACE))
+    described = {**asdict(settings), "frozen": asdict(frozen_settings), "policy": options.policy}
+    depends_on = {**described, "seed": options.seed, "machine": machine(), "trace": _checksum(options.trace)}
     hours = hour_rows(settings.simulated_s, settings.hour_loads, POLICY_NAMES, options.seed)
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as scratch:
         folder = options.costs or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        variants, failed = predicted(names, frozen_settings, options.policy, folder, trace, options.seed)
+        compare = partial(
+            predict, settings=frozen_settings, policy=options.policy, folder=folder, trace=trace, seed=options.seed
+        )
+        variants, failed = predicted(names, Trials(options.trials, depends_on), compare)
     if not variants:
         raise HplmError("; ".join(f"{name}: {error}" for name, error in failed.items()))
-    rows = [*hours, *(row for frozen in variants for row in twin_rows(frozen))]
+    rows = [*hours, *(row for of_variant in variants.values() for row in of_variant)]
     rows += [{"what": name, "error": error} for name, error in failed.items()]
-    costs = {frozen.variant.name: asdict(frozen.costs.cores) for frozen in variants}
-    described = {**asdict(settings), "frozen": asdict(frozen_settings), "costs": costs}
     figures = {**hour_figures(hours), **frozen_figures(variants), "variants_failed": float(len(failed))}
     return Result(described, figures, rows)
 

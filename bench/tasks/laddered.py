@@ -15,9 +15,9 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from bench.kit.bulk import NewHplm, register_hplms
 from bench.kit.synthetic_home import MANIFEST, copy_manifest, link_or_copy
+from bench.kit.trials import Trials
 from bench.tasks.cut import CutTask
 from bench.tasks.shared_tuning import SharedTunings
-from bench.tasks.trials import Trials
 from builder.construct.hplm.hplms import building_hplm, publish_artifact
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.material import LabelledFiles

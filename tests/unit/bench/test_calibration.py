@@ -12,7 +12,7 @@ import torch
 from backends.errors import NotFoundError
 from bench.calibration import figures_of, strict_rows
 from bench.kit.ladder_answers import Ladder
-from bench.tasks.trials import Trials
+from bench.kit.trials import Trials
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
 from builder.levels.answers import StepAnswers

@@ -15,11 +15,11 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.scratch_home import copied_home
 from bench.kit.tiny_home import write_task
+from bench.kit.trials import Trials
 from bench.tasks.cut import CutTask, cut_task
 from bench.tasks.data import Caps
 from bench.tasks.laddered import LadderedTasks
 from bench.tasks.shared_tuning import SharedTunings, shared_tuning
-from bench.tasks.trials import Trials
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.export.repository import render_repository
 from builder.levels.target import Target

@@ -11,6 +11,7 @@ import pytest
 import bench.simulator as measured
 from backends.errors import UnavailableError
 from backends.scheduling.cost_model import CostModel
+from bench.kit.trials import Trials
 from bench.kit.twins.frozen import Frozen, Predicted
 from bench.kit.twins.loads import POISSON, Capability
 from bench.kit.twins.observing import Observed
@@ -45,7 +46,7 @@ def frozen(variant: Variant, cells: Sequence[tuple[tuple[float, float], float]])
 def test_the_worst_variant_is_the_figure_and_each_has_its_own() -> None:
     shared = frozen(VARIANTS["shared"], [((0.5, 0.5), 0.51), ((0.6, 0.7), 0.61)])
     two = frozen(VARIANTS["two"], [((0.5, 0.5), 0.46)])
-    figures = measured.frozen_figures([shared, two])
+    figures = measured.frozen_figures({one.variant.name: measured.variant_rows(one) for one in (shared, two)})
     expected = {
         "frozen_error_points_shared": 2.5,
         "frozen_error_points_two": 4.0,
@@ -60,18 +61,34 @@ def test_the_worst_variant_is_the_figure_and_each_has_its_own() -> None:
     assert {name: figures[name] for name in expected} == pytest.approx(expected)
 
 
-def test_a_variant_that_fails_costs_the_others_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_variant_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = frozen(VARIANTS["shared"], [((0.5, 0.5), 0.5)])
 
-    def predict(variant: Variant, *_: object) -> Frozen:
+    def compare(variant: Variant) -> Frozen:
         if variant is not shared.variant:
             raise UnavailableError("the fleet was not ready within 300 s")
         return shared
 
-    monkeypatch.setattr(measured, "predict", predict)
-    found, failed = measured.predicted(["two", "shared"], measured.QUICK.frozen, "fcfs", tmp_path, None, 0)
-    assert found == [shared] and failed == {"two": "the fleet was not ready within 300 s"}
+    found, failed = measured.predicted(["two", "shared"], Trials(tmp_path, {}), compare)
+    assert found == {"shared": measured.variant_rows(shared)}
+    assert failed == {"two": "the fleet was not ready within 300 s"}
     assert "variant two failed: the fleet was not ready" in capsys.readouterr().err
     assert np.isfinite(list(measured.frozen_figures(found).values())).all()
+
+
+def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
+    measured_once = {name: frozen(VARIANTS[name], [((0.5, 0.6), 0.51)]) for name in ("shared", "two")}
+    asked: list[str] = []
+
+    def compare(variant: Variant) -> Frozen:
+        asked.append(variant.name)
+        return measured_once[variant.name]
+
+    trials = Trials(tmp_path, {"seed": 1})
+    first, _ = measured.predicted(["shared"], trials, compare)
+    both, _ = measured.predicted(["shared", "two"], trials, compare)
+    assert asked == ["shared", "two"]
+    assert both["shared"] == list(first["shared"])
+    assert measured.frozen_figures(both)["frozen_error_points_shared"] == pytest.approx(4.0)
+    measured.predicted(["shared"], Trials(tmp_path, {"seed": 2}), compare)
+    assert asked == ["shared", "two", "shared"]
