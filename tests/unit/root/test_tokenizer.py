@@ -45,10 +45,21 @@ def test_ten_megabytes_are_cut_without_being_read(tiny_bert: Path) -> None:
         ("my cat is lovely" + " " * 60_000, False),
         ("my cat is lovely " * 3_000, True),
         ("my cat is lovely" + "\n" * 10_000_000, False),
+        ("x" * 6_000, True),
         ("z" * 1_000_000 + " cat", True),
         (" " * 1_000_000 + " cat", True),
     ],
-    ids=["long word", "long words", "blanks first", "blanks last", "long", "many blanks", "endless word", "all blanks"],
+    ids=[
+        "long word",
+        "long words",
+        "blanks first",
+        "blanks last",
+        "long",
+        "many blanks",
+        "one word",
+        "endless word",
+        "all blanks",
+    ],
 )
 def test_long_texts_are_what_the_whole_text_gives(tiny_bert: Path, text: str, truncated: bool) -> None:
     rows = RootTokenizer(tiny_bert / "tokenizer.json", 32).encode(["cat", text])
