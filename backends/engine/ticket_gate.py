@@ -33,19 +33,17 @@ class TicketGate:
             InvalidArgumentError: One was not made by this server, or has been used before.
             UnavailableError: One is too old.
         """
-        sealed = decode_tickets(rows, self._seal)
-        self._require_fresh(sealed)
-        self._use(sealed)
+        sealed, now = decode_tickets(rows, self._seal), now_us()
+        self._require_fresh(sealed, now)
+        self._use(sealed, now)
         return [one.ticket for one in sealed]
 
-    def _require_fresh(self, sealed: Iterable[SealedTicket]) -> None:
-        now = now_us()
+    def _require_fresh(self, sealed: Iterable[SealedTicket], now: int) -> None:
         for one in sealed:
             if abs(now - one.signed_us) > self._age_limit_us:
                 raise UnavailableError(f"{TICKET} is older than {self._age_limit_us // 1_000_000} s; ask model hplm")
 
-    def _use(self, sealed: Iterable[SealedTicket]) -> None:
-        now = now_us()
+    def _use(self, sealed: Iterable[SealedTicket], now: int) -> None:
         for one in sealed:
             if not self._used.use(one.serial, one.signed_us, now):
                 raise InvalidArgumentError(f"{TICKET} has been used before; ask model hplm")
