@@ -19,7 +19,7 @@ from backends.held_roots import Roots
 from builder.fleet.fleet_folder import ServerEntry
 from builder.fleet.member_plan import MemberStart
 from builder.fleet.member_state import MemberState
-from builder.fleet.started_with import StartedWith
+from builder.fleet.started_with import StartedWith, installed_release
 from builder.fleet.upstream import Upstream
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import ServerStartError
@@ -184,6 +184,7 @@ class Member:
             config = replace(config, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
         service = ServiceManager({})  # the fleet speaks for all of its servers
         find_hplms = partial(self._find_hplms, roots)
+        started_with = _looked_at(config.repository, roots)
         with Supervisor(
             config,
             self._supervision,
@@ -197,8 +198,7 @@ class Member:
             self._supervisor = supervisor
             health_port = int(supervisor.health_url.rpartition(":")[2])
             self._supervision = replace(self._supervision, health_port=health_port)
-            note_start = partial(self._note_start, config.repository, roots)
-            if supervisor.start(partial(self._note_ports, supervisor), note_start):
+            if supervisor.start(partial(self._note_ports, supervisor), partial(self._note_start, started_with)):
                 self._say("ready")
                 supervisor.stay()
                 self._say("stopped")
@@ -206,12 +206,10 @@ class Member:
     def _note_ports(self, supervisor: Supervisor) -> None:
         self._ports = supervisor.server.ports
 
-    def _note_start(self, repository: Path, roots: Roots) -> None:
-        """Look at what a server is about to be started with, by its watchdog too; what is unknown counts as old."""
-        try:
-            self._started_with = StartedWith.now(repository, roots)
-        except (HplmError, OSError):
-            self._started_with = StartedWith("", "", roots)
+    def _note_start(self, started_with: StartedWith) -> None:
+        """A restart by the watchdog keeps the export, but what is installed may be another release by then."""
+        release = installed_release() if started_with.release else ""
+        self._started_with = replace(started_with, release=release)
 
     def _say(self, line: str) -> None:
         self._report(f"{self.name}: {line}")
@@ -225,6 +223,14 @@ class Member:
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.is_running
+
+
+def _looked_at(repository: Path, roots: Roots) -> StartedWith:
+    """Look at what a server is about to be started with; what is unknown counts as old."""
+    try:
+        return StartedWith.now(repository, roots)
+    except (HplmError, OSError):
+        return StartedWith("", "", roots)
 
 
 def _pid(supervisor: Supervisor | None) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from backends.errors import InvalidArgumentError, shown
+from builder.serving.exported_files import ExportedFiles
 from builder.serving.tls import Tls
 
 MEBIBYTE = 1 << 20
@@ -50,6 +51,8 @@ class ServerConfig:
     environment: Mapping[str, str] = field(default_factory=dict)
     configurations: Mapping[str, str] = field(default_factory=dict)
     """Models that get this text instead of their `config.pbtxt`."""
+    exported: ExportedFiles | None = None
+    """What to load in place of the export that the repository has at the start."""
     extra_arguments: tuple[str, ...] = ()
 
     @property

@@ -13,19 +13,18 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from backends.server_folder import FOLDER_VARIABLE
 from builder.serving.errors import TritonMissingError
+from builder.serving.exported_files import ExportedFiles
 from builder.serving.installation import PYTHON_VERSION, STUB_NAME, Installation, find_libpython
 
 SHARED_MEMORY = Path("/dev/shm")
 _FOLDER_PREFIX = "hplm-triton-"
 _BUILDING_PREFIX = "hplm-building-"
-_CONFIGURATION = "config.pbtxt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +78,11 @@ class RunFolder:
         _link_executable(installation.stub, python_backend / STUB_NAME)
         self._link_libpython()
 
-    def link_repository(self, repository: Path, configurations: Mapping[str, str]) -> Path:
-        """Make a path to the repository without blanks: Triton starts its stubs through a shell and does not quote.
-
-        Models with a configuration of this run get links to their files and this `config.pbtxt`.
-        """
-        link = self.path / "repository"
-        if not configurations:
-            link.symlink_to(repository.absolute())
-            return link
-        link.mkdir()
-        for model in repository.absolute().iterdir():
-            if model.name not in configurations:
-                (link / model.name).symlink_to(model)
-                continue
-            (link / model.name).mkdir()
-            for file in model.iterdir():
-                if file.name != _CONFIGURATION:
-                    (link / model.name / file.name).symlink_to(file)
-            (link / model.name / _CONFIGURATION).write_text(configurations[model.name], encoding="utf-8")
-        return link
+    def lay_out_repository(self, repository: Path, exported: ExportedFiles) -> Path:
+        """Return a path to the repository without blanks: Triton starts stubs through a shell and does not quote."""
+        laid = self.path / "repository"
+        exported.lay_out(laid, repository)
+        return laid
 
     def environment(self, installation: Installation) -> dict[str, str]:
         """Return the variables by which tritonserver and its stubs find their libraries and their Python."""

@@ -22,6 +22,7 @@ from backends.errors import NotFoundError
 from builder.serving.config import Ports, ServerConfig, admin_headers, server_arguments
 from builder.serving.errors import ServerNotReadyError, ServerStartError
 from builder.serving.exit_code import how_ended
+from builder.serving.exported_files import ExportedFiles
 from builder.serving.installation import Installation, find_installation
 from builder.serving.kept import KeptProgram
 from builder.serving.log import failure_reason, last_lines
@@ -189,9 +190,9 @@ class TritonServer:
             folder.unlock()
 
     def _spawn(self, installation: Installation, folder: RunFolder) -> None:
-        served = replace(
-            self.config, repository=folder.link_repository(self.config.repository, self.config.configurations)
-        )
+        exported = self.config.exported or ExportedFiles.read(self.config.repository)
+        exported = exported.configured(self.config.configurations)
+        served = replace(self.config, repository=folder.lay_out_repository(self.config.repository, exported))
         self._admin_key = folder.admin_key
         arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix, folder.admin_key)
         self._run_folder = folder.path

@@ -27,6 +27,7 @@ from builder.serving.canary import Canary, FindHplms
 from builder.serving.config import MAX_PORT, ServerConfig
 from builder.serving.errors import ServerStartError
 from builder.serving.exit_code import why_ended
+from builder.serving.exported_files import ExportedFiles
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.notify import ServiceManager
 from builder.serving.restarts import MAX_RESTARTS, Restarts
@@ -78,7 +79,7 @@ class Supervisor:
     """One server after another on the same ports.
 
     Args:
-        config: Of each server; ports that the first one chose are kept.
+        config: Of each server; ports that the first one chose are kept, and the export that there is now.
         supervision: How to look after it.
         find_hplms: Returns hPLMs for the canary.
         stop: Says when to stop.
@@ -99,7 +100,7 @@ class Supervisor:
         service: ServiceManager | None = None,
         is_noticed: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._config = config
+        self._config = replace(config, exported=ExportedFiles.read(config.repository))
         self._supervision = supervision
         self._find_hplms = find_hplms
         self._stop = stop
@@ -108,7 +109,7 @@ class Supervisor:
         self._service = ServiceManager() if service is None else service
         self._is_noticed = is_noticed
         self._restarts = Restarts(supervision.max_restarts)
-        self.server = TritonServer(config, on_log)
+        self.server = TritonServer(self._config, on_log)
         self._vital_signs: VitalSigns | None = None
         self._canary: Canary | None = None
         self._phase: str | None = "the server is starting"

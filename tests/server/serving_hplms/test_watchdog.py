@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -119,7 +119,7 @@ def run_folders(server: Operated) -> list[Path]:
     return [
         Path(path)
         for each in server.stubs("hplm_upper")
-        for path in re.findall(r"\S+/hplm-triton-\w+", str(each.cmdline()))
+        for path in re.findall(r"\S+/hplm-triton-\w+", " ".join(each.cmdline()))
     ]
 
 
@@ -159,9 +159,14 @@ def assert_lossless(load: Load, threads: int) -> None:
 
 
 def test_a_killed_stub_is_replaced_and_a_stop_under_load_loses_nothing(tiny_home: Home) -> None:
+    """An export beside the server changes nothing of that: not even whether callers need tokens."""
+    fp32 = {"dtype": "fp32"}
+    exported = ExportSettings(lower_parameters=fp32, upper_parameters=fp32)
+    render_repository(tiny_home.repository, exported)
     with operated(tiny_home) as server:
         answer, (stub,) = server.infer(), server.stubs("hplm_upper")
         assert server.ask("GET", "/startupz") == server.ask("GET", "/livez") == (200, {"ok": True})
+        render_repository(tiny_home.repository, replace(exported, lower_parameters={**fp32, "auth": "tokens"}))
         stub.kill()
         server.wait_until(ready=False)
         server.wait_until(ready=True)
