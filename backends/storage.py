@@ -188,7 +188,7 @@ def publish_folder(target: Path) -> None:
             raise
         fsync_folder_entry(target.parent)
         if replaced is not None:
-            shutil.rmtree(replaced, ignore_errors=True)
+            _remove(replaced)
 
 
 def _set_aside(target: Path) -> Path | None:
@@ -196,9 +196,17 @@ def _set_aside(target: Path) -> Path | None:
     replaced = _bring_back(target)
     if not target.exists():
         return None
-    shutil.rmtree(replaced, ignore_errors=True)
+    _remove(replaced)
     target.rename(replaced)
     return replaced
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or the file that was in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _bring_back(target: Path) -> Path:

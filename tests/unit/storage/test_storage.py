@@ -76,6 +76,15 @@ def test_what_a_crash_after_both_renames_left_is_cleared(tmp_path: Path) -> None
     assert names(tmp_path) == ["x"]
 
 
+def test_a_file_in_the_place_of_a_folder_is_replaced_for_good(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_text("no folder")
+    publish(target, "new")
+    publish(target, "newer")
+    assert (target / "file").read_text() == "newer"
+    assert names(tmp_path) == ["x"]
+
+
 def test_a_second_publisher_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     target = tmp_path / "x"
     with publishing(target) as folder:
