@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, SOURCE, version_of
 from backends.errors import HplmError
 from builder.plugin import FLAGS, PluginError, build_plugin, require_compiler
 
-_BUILDING = "building Triton's batching plugin, once for this release"
+_NOT_KEPT = "Triton's batching plugin is built, and not kept: "
 
 
 class _NoCacheError(HplmError):
@@ -34,46 +35,65 @@ def plugin_of_this_release(say: Callable[[str], None]) -> Iterator[Path]:
     Raises:
         PluginError: It cannot be built.
     """
-    with ExitStack() as until_copied:
+    folder, why_not = _folder()
+    if folder is not None and _is_usable(folder / FILE_NAME):
+        yield folder / FILE_NAME
+        return
+    require_compiler()
+    say(f"{_NOT_KEPT}{why_not}" if folder is None else "building Triton's batching plugin, once for this release")
+    with _built() as built:
         try:
-            plugin = _kept(say)
-        except (_NoCacheError, OSError) as error:
-            require_compiler()
-            say(f"building Triton's batching plugin, which is not kept: {error}")
-            plugin = _not_kept(until_copied)
+            plugin = built if folder is None else _keep(built, folder)
+        except OSError as error:  # a full disk, say
+            say(f"{_NOT_KEPT}{error}")
+            plugin = built
         yield plugin
 
 
-def _not_kept(until_copied: ExitStack) -> Path:
+def _folder() -> tuple[Path | None, str]:
+    """Return the folder of what is kept, or why there is none."""
     try:
-        folder = until_copied.enter_context(tempfile.TemporaryDirectory(prefix="hplm_plugin_"))
-        build_plugin(built := Path(folder) / FILE_NAME)
+        cache = _cache()
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        _require_not_open(cache.parent)
+        folder = cache / f"plugin-{_fingerprint()}"
+        for made in (cache, folder):
+            made.mkdir(mode=0o700, exist_ok=True)
+            _require_own(made)
+        if (folder / FILE_NAME).exists():
+            _require_own(folder / FILE_NAME)
+    except (_NoCacheError, OSError) as error:
+        return None, str(error)
+    return folder, ""
+
+
+@contextmanager
+def _built() -> Iterator[Path]:
+    """Build it in a folder of its own: the cache may be full."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="hplm_plugin_")
     except OSError as error:
         raise PluginError(f"the deadline batcher could not be built: {error}") from error
-    return built
+    with folder:
+        built = Path(folder.name) / FILE_NAME
+        try:
+            build_plugin(built)
+        except OSError as error:
+            raise PluginError(f"the deadline batcher could not be built: {error}") from error
+        yield built
 
 
-def _kept(say: Callable[[str], None]) -> Path:
-    cache = _cache()
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    folder = cache / f"plugin-{_fingerprint()}"
-    for made in (cache, folder):
-        made.mkdir(mode=0o700, exist_ok=True)
-        _require_own(made)
+def _keep(built: Path, folder: Path) -> Path:
+    """Return a copy in the folder, where it appears whole."""
     kept = folder / FILE_NAME
-    if not _is_usable(kept):
-        require_compiler()
-        say(_BUILDING)
-        build_plugin(kept)
-        _require_own(kept)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".plugin_") as beside:
+        shutil.copy(built, Path(beside) / FILE_NAME)
+        (Path(beside) / FILE_NAME).replace(kept)
     return kept
 
 
 def _is_usable(kept: Path) -> bool:
-    if not kept.is_file():
-        return False
-    _require_own(kept)
-    return version_of(kept) == PLAN_VERSION
+    return kept.is_file() and version_of(kept) == PLAN_VERSION
 
 
 def _require_own(path: Path) -> None:
@@ -83,6 +103,13 @@ def _require_own(path: Path) -> None:
         raise _NoCacheError(f"{path} belongs to another user")
     if stat.S_IMODE(found.st_mode) & 0o022:
         raise _NoCacheError(f"others than its user may write {path}")
+
+
+def _require_not_open(path: Path) -> None:
+    """Where anybody may rename what is in a folder, its owner says nothing."""
+    mode = path.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise _NoCacheError(f"anybody may write {path}")
 
 
 def _cache() -> Path:

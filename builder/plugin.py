@@ -79,8 +79,10 @@ def _compile(command: list[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PluginError(f"the deadline batcher could not be built: {error}") from error
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        reason = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no reason given")
+        # The compiler says last that the linker has failed; the linker says why.
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("collect2:")]
+        told = (line for line in lines if "error" in line.lower() or "failed" in line.lower())
+        reason = next(told, lines[-1] if lines else "no reason given")
         raise PluginError(f"the deadline batcher could not be built with {command[0]}: {reason.strip()}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, version_of
-from builder import plugin
+from builder import kept_plugin, plugin
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.kept_plugin import plugin_of_this_release
 
 BUILDING = "building Triton's batching plugin, once for this release"
+NOT_KEPT = "Triton's batching plugin is built, and not kept: "
 
 
 @pytest.fixture
@@ -73,18 +75,41 @@ def test_what_others_may_write_is_not_taken(cache: Path, tmp_path: Path) -> None
         path.chmod(mode | 0o002)
         said.clear()
         assert not taken(said).is_relative_to(cache)
-        assert said == [f"building Triton's batching plugin, which is not kept: others than its user may write {path}"]
+        assert said == [f"{NOT_KEPT}others than its user may write {path}"]
         path.chmod(mode)
     assert taken(said) == kept
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
 def test_what_belongs_to_another_user_is_not_taken(cache: Path) -> None:
-    os.chown(taken([]).parent, 65534, -1)
+    kept = taken([])
+    for path in (kept, kept.parent, kept.parent.parent):
+        os.chown(path, 65534, -1)
+        said: list[str] = []
+        assert not taken(said).is_relative_to(cache)
+        assert said == [f"{NOT_KEPT}{path} belongs to another user"]
+        os.chown(path, 0, -1)
+    assert taken([]) == kept
+
+
+def test_where_anybody_may_write_beside_the_cache_nothing_is_kept(cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
     said: list[str] = []
     taken(said)
-    (line,) = said
-    assert line.endswith(" belongs to another user")
+    assert said == [f"{NOT_KEPT}anybody may write {cache}"]
+    assert list(cache.iterdir()) == []
+
+
+def test_a_full_cache_costs_no_plugin(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(built: Path, folder: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(kept_plugin, "_keep", fill)
+    said: list[str] = []
+    render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
+    assert said[0] == BUILDING and said[1].startswith(NOT_KEPT) and "No space left" in said[1]
+    assert carries_plugin(tmp_path / "repository")
 
 
 def test_an_export_goes_on_where_there_is_no_room_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +129,7 @@ def test_without_a_cache_it_is_built_each_time(where: str, tmp_path: Path, monke
     said: list[str] = []
     render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
     (line,) = said
-    assert line.startswith("building Triton's batching plugin, which is not kept: ")
+    assert line.startswith(NOT_KEPT)
     assert carries_plugin(tmp_path / "repository")
 
 
