@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from backends.errors import InvalidArgumentError
+from backends.errors import HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings, LowerDtype, Missing, TextLimits
@@ -335,7 +335,7 @@ def export(
         require_cuts(opened, registry, settings, _complain)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
-    before = settings_of(opened.repository)
+    before = _settings_before(opened.repository)
     render_repository(opened.repository, settings, say=_complain)
     typer.echo(f"rendered {opened.repository}")
     changes = differences(before, settings_of(opened.repository)) if before else []
@@ -343,6 +343,17 @@ def export(
         typer.echo(f"  {line}")
     if before:
         typer.echo("a running server keeps its settings until it is restarted" if changes else "no setting changed")
+
+
+def _settings_before(repository: Path) -> dict[str, str]:
+    """Read what is about to be replaced; where that is damaged, say so, and go on."""
+    from builder.export.in_force import settings_of
+
+    try:
+        return settings_of(repository)
+    except HplmError as error:
+        _complain(f"replacing a damaged repository: {error}")
+        return {}
 
 
 def _with_cost_model(settings: ExportSettings, home: Home, registry: Registry) -> ExportSettings:

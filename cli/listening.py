@@ -6,6 +6,8 @@ import time
 from ipaddress import ip_address
 from pathlib import Path
 
+import typer
+
 from backends.errors import InvalidArgumentError
 from backends.lower.caller_check import Auth
 from backends.registry.registry import Registry
@@ -56,6 +58,15 @@ def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
     return Auth(effective_settings(repository).get("lower auth", Auth.OFF))
 
 
+def require_code(repository: Path) -> None:
+    """Check that the models' code is there, and say so where it is not of the installed release."""
+    from builder.export.repository import is_of_installed_release
+
+    if repository.is_dir() and not is_of_installed_release(repository):
+        line = f"{repository} differs from the installed release; run `hplm export` again, with all your options"
+        typer.echo(line, err=True)
+
+
 def who_may_ask(auth: Auth, registry: Registry) -> str:
     """Say who may ask, for the start of a server."""
     if auth is Auth.OFF:
@@ -65,6 +76,4 @@ def who_may_ask(auth: Auth, registry: Registry) -> str:
         entry.role is Role.CALLER and entry.validity(now) is Validity.VALID
         for entry in registry.tokens.changed(0).entries
     )
-    return (
-        f"auth tokens: {callers} are valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"
-    )
+    return f"auth tokens: {callers} valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"

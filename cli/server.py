@@ -247,7 +247,6 @@ def serve_until_stopped(
     from builder.cpu_flags import cpu_flags
     from builder.export.in_force import changes_of_run, configurations_of_run, effective_settings, in_one_line
     from builder.export.of_run import SettingsOfRun
-    from builder.export.repository import has_installed_code
     from builder.serving import Supervision, Supervisor
     from builder.serving.log import is_complaint
     from builder.serving.served_hplms import some_hplms
@@ -259,8 +258,6 @@ def serve_until_stopped(
         if not is_shown_already and (show_log or is_complaint(line)):
             typer.echo(line, err=True)
 
-    if not has_installed_code(config.repository):
-        typer.echo(f"{config.repository} is not of this release; run `hplm export` again", err=True)
     settings = effective_settings(config.repository)
     changes = changes_of_run(config.repository, of_run or SettingsOfRun(), cpu_flags())
     config = replace(config, configurations=configurations_of_run(config.repository, changes))

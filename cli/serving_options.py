@@ -13,7 +13,7 @@ from backends.home import Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.export import export
-from cli.listening import INSECURE_VARIABLE, auth_of_run, require_guarded, who_may_ask
+from cli.listening import INSECURE_VARIABLE, auth_of_run, require_code, require_guarded, who_may_ask
 from cli.options import RecordTrafficOption, read_span_s
 from cli.session import open_home
 
@@ -126,4 +126,5 @@ def opened_for_callers(home: Path, listen: ListenOptions, run: RunOptions) -> tu
         require_guarded(listen.address, asks_for_tokens=auth is Auth.TOKENS, is_insecure=listen.insecure)
         if not opened.repository.exists():
             export(home)
+        require_code(opened.repository)
         return opened, who_may_ask(auth, registry)

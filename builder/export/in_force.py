@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 from backends.deadline_batcher import FILE_NAME, call_plan_parameters, version_of
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.engine.gpu_capability import LEAST_CAPABILITY, Capability
+from backends.errors import CorruptFileError, InvalidArgumentError
 from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings
 from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
+from backends.storage import read_errors_are_clear
 from backends.traffic.settings import TrafficSettings
 from builder.cpu_flags import FAST_BF16, FAST_INT8
-from builder.export.config import from_text, to_text
+from builder.export.config import ModelDescription, from_text, to_text
 from builder.export.models import LOWER, UPPER
 from builder.export.of_run import SettingsOfRun
 from builder.export.settings import HOME_PARAMETER
@@ -51,17 +54,22 @@ FindCapability = Callable[[], Capability | None]
 
 
 def settings_of(repository: Path) -> dict[str, str]:
-    """Read the settings of both models, as `lower missing` or `upper policy`; {} where nothing is rendered."""
+    """Read the settings of both models, as `lower missing` or `upper policy`; {} where nothing is rendered.
+
+    Raises:
+        CorruptFileError: A configuration is none.
+    """
     settings: dict[str, str] = {}
     for name in (LOWER, UPPER):
         path = repository / name / "config.pbtxt"
         if not path.exists():
             return {}
-        model, short = from_text(path.read_text(encoding="utf-8")), _short(name)
+        model, short = _description_at(path), _short(name)
         if model.instances is not None:
             settings[f"{short} device"] = model.instances.kind.lower()
             settings[f"{short} processes"] = str(model.instances.count)
         settings[f"{short} max_batch_size"] = str(model.max_batch_size)
+        settings[f"{short} code"] = _digest_of(path.parent / "1" / "model.py")
         settings[f"{short} plugin"] = _plugin_at(path.parent / "1" / FILE_NAME)
         settings |= {f"{short} {key}": value for key, value in model.parameters.items() if key not in _NOT_CHOSEN}
     if "upper slots" in settings:
@@ -70,8 +78,21 @@ def settings_of(repository: Path) -> dict[str, str]:
     return settings
 
 
+def _description_at(path: Path) -> ModelDescription:
+    try:
+        return from_text(path.read_text(encoding="utf-8"))
+    except (CorruptFileError, InvalidArgumentError, UnicodeDecodeError) as error:
+        raise CorruptFileError(f"{path}: {error}") from error
+
+
+def _digest_of(path: Path) -> str:
+    with read_errors_are_clear(path):
+        return blake2b(path.read_bytes(), digest_size=4).hexdigest() if path.is_file() else "none"
+
+
 def _plugin_at(path: Path) -> str:
-    return f"plan {version_of(path) or 'unknown'}" if path.is_file() else "none"
+    with read_errors_are_clear(path):
+        return f"plan {version_of(path) or 'unknown'}" if path.is_file() else "none"
 
 
 def effective_settings(repository: Path) -> dict[str, str]:
@@ -142,7 +163,7 @@ def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[
     for name in (LOWER, UPPER):
         of_model = {key.partition(" ")[2]: value for key, value in changes.items() if key.startswith(_short(name))}
         if of_model:
-            model = from_text((repository / name / "config.pbtxt").read_text(encoding="utf-8"))
+            model = _description_at(repository / name / "config.pbtxt")
             found[name] = to_text(replace(model, parameters={**model.parameters, **of_model}))
     return found
 
@@ -159,9 +180,9 @@ def in_one_line(settings: Settings, changes: Mapping[str, str] | None = None) ->
 
 def differences(before: Settings, after: Settings) -> list[str]:
     """List the changed settings as `upper policy: fcfs → das`."""
-    names = dict.fromkeys((*before, *after))
+    names = {*before, *after}
     return [
         f"{name}: {before.get(name, 'not set')} → {after.get(name, 'not set')}"
-        for name in names
+        for name in sorted(names)
         if before.get(name) != after.get(name)
     ]

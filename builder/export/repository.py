@@ -55,14 +55,15 @@ def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:
         (version / _CODE).write_bytes(_model_code(source / model.name / _VERSION / _CODE))
 
 
-def has_installed_code(repository: Path) -> bool:
-    """Whether the models' code is that of the installed release."""
+def is_of_installed_release(repository: Path) -> bool:
+    """Whether the models' code is the installed one.
+
+    Raises:
+        NotFoundError: There is none.
+    """
     source = installed_code()
     parts = [Path(name) / _VERSION / _CODE for name in (LOWER, UPPER)]
-    return all(
-        (repository / part).is_file() and (repository / part).read_bytes() == _model_code(source / part)
-        for part in parts
-    )
+    return [_model_code(repository / part) for part in parts] == [_model_code(source / part) for part in parts]
 
 
 def installed_code() -> Path:

@@ -48,18 +48,28 @@ def test_a_policy_of_one_run_is_told_everywhere(tiny_home: Home, export: Callabl
     finally:
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=60)
-    assert f"{tiny_home.repository} is not of this release; run `hplm export` again" in err.splitlines()
+    assert f"{tiny_home.repository} differs from the installed release" in err
     (line,) = (line for line in err.splitlines() if line.startswith("settings: "))
     assert "policy das (of this run), mode engine" in line and "slots 128" in line
     assert [line for line in err.splitlines() if re.match(r"[EW]\d{4} .*(CUDA|pinned)", line)] == []
     assert (tiny_home.repository / "hplm_upper" / "config.pbtxt").read_text() == before
 
 
-def test_an_export_says_what_changed(export: Callable[..., list[str]]) -> None:
+def test_an_export_says_what_changed(tiny_home: Home, export: Callable[..., list[str]]) -> None:
     export()
     assert export()[1:] == ["no setting changed"]
     lines = export("--policy", "das", "--slots", "64")
     assert sorted(lines[1:3]) == ["  upper policy: fcfs → das", "  upper slots: 128 → 64"]
     assert lines[-1] == "a running server keeps its settings until it is restarted"
     lines = export("--policy", "das", "--slots", "64", "--no-plugin")
-    assert lines[1:3] == [f"  {model} plugin: plan {PLAN_VERSION} → none" for model in ("lower", "upper")]
+    assert lines[1:-1] == [
+        "  lower max_batch_size: 1024 → 64",
+        f"  lower plugin: plan {PLAN_VERSION} → none",
+        f"  upper plugin: plan {PLAN_VERSION} → none",
+    ]
+    with (tiny_home.repository / "hplm_lower" / "1" / "model.py").open("a") as code:
+        code.write("# of another release\n")
+    lines = export("--policy", "das", "--slots", "64", "--no-plugin")
+    assert len(lines) == 3 and lines[1].startswith("  lower code: ")
+    (tiny_home.repository / "hplm_lower" / "config.pbtxt").write_bytes(b"\xff")
+    assert export("--policy", "das")[1:] == []

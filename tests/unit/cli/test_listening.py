@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from backends.errors import InvalidArgumentError
+from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
-from cli.listening import require_guarded
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
+from cli.listening import require_code, require_guarded
 
 PRIVATE = ("127.0.0.1", "127.8.9.10", "::1", "localhost")
 PUBLIC = ("0.0.0.0", "::", "10.0.0.7", "192.168.1.2", "example.com", "localhost.example.com", "::ffff:10.0.0.7", "")
@@ -55,3 +57,20 @@ def test_a_manager_that_may_listen_everywhere(
     token.write_text("secret", encoding="utf-8")
     given = [option.format(token=token) for option in options]
     assert "there is no home" in run_hplm("manager", "--home", tmp_path / "none", "--address", "0.0.0.0", *given)
+
+
+def test_code_of_another_release_is_told_and_missing_code_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = tmp_path / "repository"
+    require_code(repository)
+    render_repository(repository, ExportSettings(takes_plugin=False))
+    require_code(repository)
+    assert capsys.readouterr().err == ""
+    code = repository / "hplm_upper" / "1" / "model.py"
+    code.write_text("# of another release\n")
+    require_code(repository)
+    assert capsys.readouterr().err.startswith(f"{repository} differs from the installed release; ")
+    code.unlink()
+    with pytest.raises(NotFoundError, match=f"missing: {code}"):
+        require_code(repository)
