@@ -91,16 +91,22 @@ def predicted(
     found: dict[str, Rows] = {}
     failed: dict[str, str] = {}
     for name in names:
-        rows = trials.find(name)
         try:
-            if rows is None:
-                rows = variant_rows(compare(VARIANTS[name]))
-                trials.keep(name, rows)
-            found[name] = rows
+            kept = trials.find(name)
+            found[name] = variant_rows(compare(VARIANTS[name])) if kept is None else kept
         except (HplmError, RunError) as error:
             failed[name] = str(error)
-            print(f"bench.simulator: variant {name} failed: {error}", file=sys.stderr, flush=True)
+            _say(f"variant {name} failed: {error}")
+            continue
+        try:
+            trials.keep(name, found[name])
+        except (HplmError, OSError) as error:
+            _say(f"variant {name} is not kept: {error}")
     return found, failed
+
+
+def _say(line: str) -> None:
+    print(f"bench.simulator: {line}", file=sys.stderr, flush=True)
 
 
 def variant_rows(frozen: Frozen) -> list[dict[str, Any]]:
@@ -208,6 +214,7 @@ def simulator(options: Namespace) -> Result:
         frozen_settings = replace(frozen_settings, processes=(*frozen_settings.processes, TRACE))
     described = {**asdict(settings), "frozen": asdict(frozen_settings), "policy": options.policy}
     depends_on = {**described, "seed": options.seed, "machine": machine(), "trace": _checksum(options.trace)}
+    trials = Trials(options.trials, depends_on)
     hours = hour_rows(settings.simulated_s, settings.hour_loads, POLICY_NAMES, options.seed)
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as scratch:
         folder = options.costs or Path(scratch)
@@ -215,7 +222,7 @@ def simulator(options: Namespace) -> Result:
         compare = partial(
             predict, settings=frozen_settings, policy=options.policy, folder=folder, trace=trace, seed=options.seed
         )
-        variants, failed = predicted(names, Trials(options.trials, depends_on), compare)
+        variants, failed = predicted(names, trials, compare)
     if not variants:
         raise HplmError("; ".join(f"{name}: {error}" for name, error in failed.items()))
     rows = [*hours, *(row for of_variant in variants.values() for row in of_variant)]

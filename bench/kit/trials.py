@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from backends.errors import InvalidArgumentError
 from backends.storage import json_checksum, read_json, write_json
 
 
@@ -15,9 +16,17 @@ class Trials:
     Args:
         folder: Where the files are.
         described: What all trials depend on.
+
+    Raises:
+        InvalidArgumentError: There cannot be such a folder.
     """
 
     def __init__(self, folder: Path | None, described: Mapping[str, Any]) -> None:
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InvalidArgumentError(f"trials cannot be kept in {folder}: {error.strerror}") from error
         self._folder = folder
         self.key = json_checksum(dict(described))[:12]
 
@@ -27,7 +36,6 @@ class Trials:
 
     def keep(self, trial: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if (path := self._path(trial)) is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {"rows": [list(row.items()) for row in rows]})
 
     def _path(self, trial: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import bench.simulator as measured
-from backends.errors import UnavailableError
+from backends.errors import InvalidArgumentError, UnavailableError
 from backends.scheduling.cost_model import CostModel
 from bench.kit.trials import Trials
 from bench.kit.twins.frozen import Frozen, Predicted
@@ -92,3 +93,26 @@ def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
     assert measured.frozen_figures(both)["frozen_error_points_shared"] == pytest.approx(4.0)
     measured.predicted(["shared"], Trials(tmp_path, {"seed": 2}), compare)
     assert asked == ["shared", "two", "shared"]
+
+
+def test_a_way_that_cannot_be_kept_is_reported_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trials, shared = Trials(tmp_path, {}), frozen(VARIANTS["shared"], [((0.5, 0.5), 0.5)])
+    monkeypatch.setattr(trials, "keep", full)
+    found, failed = measured.predicted(["shared"], trials, lambda _: shared)
+    assert found == {"shared": measured.variant_rows(shared)} and failed == {}
+    assert "variant shared is not kept: " in capsys.readouterr().err
+
+
+def test_a_damaged_file_and_a_file_for_a_folder_are_told(tmp_path: Path) -> None:
+    trials = Trials(tmp_path / "trials", {})
+    (tmp_path / "trials" / f"shared-{trials.key}.json").write_text("{")
+    found, failed = measured.predicted(["shared"], trials, lambda _: pytest.fail("it is kept"))
+    assert found == {} and "shared-" in failed["shared"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidArgumentError, match="trials cannot be kept"):
+        Trials(tmp_path / "file", {})
