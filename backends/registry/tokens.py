@@ -176,8 +176,9 @@ class TokenTable:
             row = _token_row(session, id)
             if row.revoked_at is not None:
                 raise InvalidArgumentError(f"token {id} is revoked already")
+            before = _shown_validity(_entry(row))
             row.revoked_at, row.revision = time.time(), revision
-            note(session, "token.revoke", _shown(_entry(row)))
+            note(session, "token.revoke", _shown(_entry(row)), before, "revoked")
             return _entry(row)
 
     def all(self, tenant: str | None = None) -> list[TokenEntry]:

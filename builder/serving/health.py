@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from typing import Any, NamedTuple
 
@@ -103,6 +103,13 @@ class _Server(ThreadingHTTPServer):
         """A caller that is gone is no error of ours."""
 
 
+def _is_loopback(address: str) -> bool:
+    """Whether it is this machine's; a port of IPv6 has callers of IPv4, too, such as `::ffff:127.0.0.1`."""
+    found = ip_address(address)
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
     server_version = "hplm"
@@ -124,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         order = self.orders.get(self.path)
         if order is None:
             self._error(HTTPStatus.NOT_FOUND, f"only {', '.join(self.orders)} is POSTed")
-        elif not ip_address(self.client_address[0]).is_loopback or "Origin" in self.headers:
+        elif not _is_loopback(self.client_address[0]) or "Origin" in self.headers:
             self._error(HTTPStatus.FORBIDDEN, "only programs of this machine may order this, and no web page")
         else:
             self._obey(order)

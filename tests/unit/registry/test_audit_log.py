@@ -80,6 +80,8 @@ def test_every_change_has_its_entry(registry: Registry) -> None:
         ("root.delete", "other", "beef", None),
     ):
         assert wanted in told, wanted
+    (revoked,) = (entry for entry in entries if entry.action == "token.revoke")
+    assert revoked.before is not None and revoked.before.startswith("valid from ") and revoked.after == "revoked"
     about = {entry.action for entry in entries if entry.is_about("acme")}
     assert {"hplm.publish", "token.create", "token.rotate", "token.revoke", "quota.set"} <= about
     assert not any(entry.is_about("globex") for entry in entries)

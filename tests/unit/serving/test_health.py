@@ -121,6 +121,19 @@ def test_no_web_page_may_drain(port: HealthPort, watched: FakeWatched) -> None:
     assert ask(port, "GET", "/readyz")[0] == 200
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_port_of_ipv6_takes_orders_over_ipv4_too(watched: FakeWatched) -> None:
+    port = health_port("::", None, watched)
+    watched.finished.set()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", int(port.url.rpartition(":")[2]), timeout=LIMIT_S)
+        connection.request("POST", "/drain")
+        assert connection.getresponse().status == 200
+        connection.close()
+    finally:
+        port.close()
+
+
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(InvalidArgumentError, match="health port 65536 is not between 1 and 65535"):
         Supervision(health_port=65536)
