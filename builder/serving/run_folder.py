@@ -78,8 +78,14 @@ class RunFolder:
         _link_executable(installation.stub, python_backend / STUB_NAME)
         self._link_libpython()
 
-    def lay_out_repository(self, repository: Path, exported: ExportedFiles) -> Path:
+    def link_repository(self, repository: Path) -> Path:
         """Return a path to the repository without blanks: Triton starts stubs through a shell and does not quote."""
+        link = self.path / "repository"
+        link.symlink_to(repository.absolute())
+        return link
+
+    def lay_out_repository(self, repository: Path, exported: ExportedFiles) -> Path:
+        """Return such a path to a repository of these files; models find a home that they are told by its path."""
         laid = self.path / "repository"
         exported.lay_out(laid, repository)
         return laid

@@ -189,10 +189,16 @@ class TritonServer:
         finally:
             folder.unlock()
 
+    def _repository_in(self, folder: RunFolder) -> Path:
+        repository, configurations = self.config.repository, self.config.configurations
+        exported = self.config.exported
+        if exported is None and not configurations:
+            return folder.link_repository(repository)
+        exported = exported or ExportedFiles.read(repository)
+        return folder.lay_out_repository(repository, exported.configured(configurations))
+
     def _spawn(self, installation: Installation, folder: RunFolder) -> None:
-        exported = self.config.exported or ExportedFiles.read(self.config.repository)
-        exported = exported.configured(self.config.configurations)
-        served = replace(self.config, repository=folder.lay_out_repository(self.config.repository, exported))
+        served = replace(self.config, repository=self._repository_in(folder))
         self._admin_key = folder.admin_key
         arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix, folder.admin_key)
         self._run_folder = folder.path

@@ -75,7 +75,7 @@ BUGS = (
         "ticket-age",
         "a ticket is good for ever",
         "backends/engine/ticket_gate.py",
-        "        self._require_fresh(sealed)\n",
+        "        self._require_fresh(sealed, now)\n",
         "",
         (f"{_GATE}::test_tickets_age_and_those_that_are_forgotten_are_too_old",),
     ),
