@@ -106,7 +106,7 @@ def _require_own(path: Path) -> None:
 
 
 def _require_not_open(path: Path) -> None:
-    """Where anybody may rename what is in a folder, its owner says nothing."""
+    """Check that nobody else may put another folder in the place of the cache."""
     mode = path.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise _NoCacheError(f"anybody may write {path}")
