@@ -23,10 +23,9 @@ from builder.fleet.control import order, require_here
 from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
-from builder.fleet.member_state import MemberState
+from builder.fleet.member_state import ENDED, MemberState
 
 _BUSY = (MemberState.STARTING, MemberState.DRAINING)
-_ENDED = (MemberState.FAILED, MemberState.STOPPED)
 _POLL_S = 0.2
 _PATIENCE_S = 60.0
 """For another server to become ready, and for the fleet to say what a server was started with."""
@@ -183,7 +182,7 @@ class FleetApply:
         end = time.monotonic() + _PATIENCE_S
         while True:
             entry = next(each for each in self._settled().servers if each.server == server)
-            if entry.state in _ENDED or entry.state == MemberState.READY or time.monotonic() > end:
+            if entry.state in ENDED or entry.state == MemberState.READY or time.monotonic() > end:
                 return entry
             time.sleep(_POLL_S)
 

@@ -29,7 +29,7 @@ from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.member import Member
 from builder.fleet.member_plan import core_shares, member_start, member_supervision
-from builder.fleet.member_state import MemberState
+from builder.fleet.member_state import ENDED, MemberState
 from builder.fleet.placed_routes import PlacedRoutes
 from builder.fleet.settings import HEALTH_ADDRESS, FleetSettings
 from builder.fleet.shown_state import LastServers, ShownState
@@ -139,8 +139,8 @@ class Fleet:
         """Start the servers and the gateway; return once all are ready, or false where it is to stop before.
 
         Raises:
-            ServerStartError: A server, at its first start, did not come to that.
-            GatewayFailedError: The gateway did not.
+            ServerStartError: A server, at its first start, did not come to that, or the gateway has died too often.
+            GatewayFailedError: The gateway, at its first start, did not.
         """
         try:
             for member in self.members:
@@ -185,7 +185,7 @@ class Fleet:
             cores,
             self._folder.log(name),
             self._report,
-            self._is_unrouted,
+            self.is_unrouted,
         )
 
     def _held(self) -> dict[str, Roots]:
@@ -206,6 +206,7 @@ class Fleet:
         end = time.monotonic() + _START_S
         while condition():
             self._look()
+            self.front.look_after(self._look)
             for member in self.members:
                 if member.failure is not None:
                     raise ServerStartError(f"{member.name} did not start: {member.failure}")
@@ -271,8 +272,9 @@ class Fleet:
 
     def is_ready(self) -> Verdict:
         """Whether requests get answers: the gateway runs and a server is ready."""
-        if self._front is None or not self._front.is_running:
-            return Verdict(False, ["the gateway is not running"])
+        reason = "the gateway is not running" if self._front is None else self._front.why_not_ready()
+        if reason is not None:
+            return Verdict(False, [reason])
         is_so = any(member.state is MemberState.READY for member in self.members)
         return Verdict(is_so, [] if is_so else [f"{each.name} is {each.state}" for each in self.members])
 
@@ -282,13 +284,13 @@ class Fleet:
     def drain(self, member: Member, is_forced: bool) -> Verdict:
         """Drain a server and end it; the others go on."""
         with self._one_order():
-            self._require_another(member, is_forced)
+            self._require_another(member, is_forced or member.state in ENDED)
             return member.stop()
 
     def restart(self, member: Member, is_forced: bool) -> Verdict:
         """Drain a server, start it with what is exported and installed now, and wait until the gateway asks it."""
         with self._one_order():
-            self._require_another(member, is_forced)
+            self._require_another(member, is_forced or member.state is not MemberState.READY)
             undone = [f"when it was stopped, {reason}" for reason in member.stop().reasons]
             undone += self._started(member)
             self._shown.refresh()
@@ -328,12 +330,14 @@ class Fleet:
         held.callback(self._ordering.release)
         return held
 
-    def _require_another(self, member: Member, is_forced: bool) -> None:
-        if is_forced or member.state is not MemberState.READY:
+    def _require_another(self, member: Member, is_excused: bool) -> None:
+        if is_excused:
             return
         others = [each for each in self.members if each is not member]
         if not any(each.state is MemberState.READY for each in others):
-            raise ConflictError(f"{member.name} is the last server that is ready; --force drains it all the same")
+            is_last = member.state is MemberState.READY
+            reason = "is the last server that is ready" if is_last else f"is {member.state}, and no other one is ready"
+            raise ConflictError(f"{member.name} {reason}; --force drains it all the same")
         # What is ready and not asked yet answers nobody.
         if not self._waits_until(lambda: any(map(self._is_asked, others))):
             if self._stop.requested:
@@ -345,21 +349,29 @@ class Fleet:
         return member.state is MemberState.READY and self._is_routed(member)
 
     def _is_routed(self, member: Member) -> bool:
-        routed = self._routed(member.upstream())
+        try:
+            routed = self._routed(member.upstream())
+        except UnavailableError:
+            return False
         return bool(routed) and all(each.is_healthy for each in routed)
 
-    def _is_unrouted(self, upstream: Upstream | None) -> bool:
-        return not any(each.may_be_asked for each in self._routed(upstream))
+    def is_unrouted(self, upstream: Upstream | None) -> bool:
+        """Whether the gateway sends a server nothing; one that runs and does not answer may still send."""
+        try:
+            return not any(each.may_be_asked for each in self._routed(upstream))
+        except UnavailableError:
+            return not self.front.is_running
 
     def _knows_routes(self) -> bool:
         return self.front.is_running and self.front.admin is not None and self.front.admin.is_ready()
 
     def _routed(self, upstream: Upstream | None) -> list[Routed]:
-        """What the gateway says of a server's ports; nothing where there is none to ask."""
+        """What the gateway says of a server's ports; nothing where there is none to ask.
+
+        Raises:
+            UnavailableError: The gateway does not answer.
+        """
         if upstream is None or self.front.admin is None:
             return []
-        try:
-            routed = self.front.admin.routed()
-        except UnavailableError:
-            return []
+        routed = self.front.admin.routed()
         return [routed[port] for port in (upstream.http, upstream.grpc)]

@@ -112,6 +112,7 @@ class FleetFolder:
 
         Raises:
             NotFoundError: Nothing is exported.
+            UnavailableError: As `installed_release`.
         """
         return StartedWith.now(self._home.repository, placement.roots_of(server))
 

@@ -1,4 +1,4 @@
-"""The gateway of a fleet, started again where it dies."""
+"""The gateway of a fleet, started again where it dies or hangs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from builder.serving.exit_code import why_ended
 from builder.serving.restarts import Restarts
 
 _POLL_S = 0.1
+_NOT_READY_S = 4.0
+"""Of silence: longer than one question may take."""
+_HANGS_S = 10.0
 
 
 class Front:
@@ -48,6 +51,7 @@ class Front:
         self._upstreams: Sequence[Upstream] = ()
         self._routing = Routing()
         self._gateway: Gateway | None = None
+        self._silent_from_s: float | None = None
 
     def route(self, routing: Routing) -> None:
         """Send requests otherwise from now on, or from the first gateway's start on.
@@ -69,13 +73,12 @@ class Front:
         self._begin(on_poll)
 
     def look_after(self, on_poll: Callable[[], object]) -> None:
-        """Start another gateway if the last one has ended.
+        """Start another gateway if the last one has ended, or has said nothing for long; to be called again and again.
 
         Raises:
             ServerStartError: That happens too often.
         """
-        while self._gateway is not None and (code := self._gateway.poll()) is not None:
-            reason = why_ended("the gateway", code, self._gateway.failure_reason())
+        while self._gateway is not None and (reason := self._why_over(self._gateway)) is not None:
             self._replace(reason, on_poll)
 
     def stop(self) -> None:
@@ -85,6 +88,12 @@ class Front:
     @property
     def is_running(self) -> bool:
         return self._gateway is not None and self._gateway.poll() is None
+
+    def why_not_ready(self) -> str | None:
+        """Say why requests may get no answers; None where they get some."""
+        if not self.is_running:
+            return "the gateway is not running"
+        return self._why_silent(_NOT_READY_S)
 
     @property
     def admin(self) -> Admin | None:
@@ -121,7 +130,22 @@ class Front:
         gateway.start()
         self._gateway = gateway
         gateway.wait_ready(on_poll)
+        self._silent_from_s = None
         self._restarts.note_ready()
+
+    def _why_over(self, gateway: Gateway) -> str | None:
+        if (code := gateway.poll()) is not None:
+            return why_ended("the gateway", code, gateway.failure_reason())
+        asked_s = time.monotonic()
+        if gateway.admin is None or gateway.admin.is_ready():
+            self._silent_from_s = None
+        elif self._silent_from_s is None:
+            self._silent_from_s = asked_s
+        return self._why_silent(_HANGS_S)
+
+    def _why_silent(self, longest_s: float) -> str | None:
+        silent_s = 0.0 if self._silent_from_s is None else time.monotonic() - self._silent_from_s
+        return f"the gateway has said nothing for {silent_s:.0f} s" if silent_s > longest_s else None
 
     def _replace(self, reason: str, on_poll: Callable[[], object]) -> None:
         began = time.monotonic()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from backends.errors import HplmError
+from backends.errors import HplmError, UnavailableError
 from backends.held_roots import Roots
 from builder.fleet.fleet_folder import ServerEntry
 from builder.fleet.member_plan import MemberStart
@@ -208,7 +208,7 @@ class Member:
 
     def _note_start(self, started_with: StartedWith) -> None:
         """A restart by the watchdog keeps the export, but what is installed may be another release by then."""
-        release = installed_release() if started_with.release else ""
+        release = _release() if started_with.release else ""
         self._started_with = replace(started_with, release=release)
 
     def _say(self, line: str) -> None:
@@ -231,6 +231,14 @@ def _looked_at(repository: Path, roots: Roots) -> StartedWith:
         return StartedWith.now(repository, roots)
     except (HplmError, OSError):
         return StartedWith("", "", roots)
+
+
+def _release() -> str:
+    """Return the installed release, or nothing while it is being replaced."""
+    try:
+        return installed_release()
+    except UnavailableError:
+        return ""
 
 
 def _pid(supervisor: Supervisor | None) -> int | None:

@@ -14,3 +14,6 @@ class MemberState(StrEnum):
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
+
+
+ENDED = (MemberState.FAILED, MemberState.STOPPED)

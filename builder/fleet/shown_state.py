@@ -6,9 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
-from builder.fleet.member_state import MemberState
-
-_ENDED = (MemberState.FAILED, MemberState.STOPPED)
+from builder.fleet.member_state import ENDED, MemberState
 
 
 class ShownState:
@@ -63,12 +61,12 @@ class LastServers:
         While an order is at work, a server that is between its end and its start has ended for a moment only.
         """
         states = {each.server: each.state for each in servers}
-        ended_now = {state for server, state in states.items() if state in _ENDED and self._before.get(server) != state}
+        ended_now = {state for server, state in states.items() if state in ENDED and self._before.get(server) != state}
         if ended_now:
             self._has_failed_last = MemberState.FAILED in ended_now
         self._before = states
         failed = [each for each in servers if each.state == MemberState.FAILED]
-        if is_ordering or not failed or any(state not in _ENDED for state in states.values()):
+        if is_ordering or not failed or any(state not in ENDED for state in states.values()):
             return None
         if len(failed) < len(servers) and not self._has_failed_last:
             return None

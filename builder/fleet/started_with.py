@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xxhash
 
-from backends.errors import NotFoundError
+from backends.errors import NotFoundError, UnavailableError
 from backends.held_roots import Roots, in_words
 
 _DISTRIBUTION = "hplm"
@@ -35,6 +35,7 @@ class StartedWith:
 
         Raises:
             NotFoundError: Nothing is exported.
+            UnavailableError: As `installed_release`.
         """
         return cls(installed_release(), export_checksum(repository), roots)
 
@@ -51,8 +52,15 @@ class StartedWith:
 
 
 def installed_release() -> str:
-    """Return the release on the disk, which an upgrade changes while this program runs."""
-    return importlib.metadata.version(_DISTRIBUTION)
+    """Return the release on the disk, which an upgrade changes while this program runs.
+
+    Raises:
+        UnavailableError: There is none for the moment that an upgrade takes.
+    """
+    try:
+        return importlib.metadata.version(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UnavailableError(f"{_DISTRIBUTION} is not installed, or is being upgraded; try again later") from error
 
 
 def export_checksum(repository: Path) -> str:

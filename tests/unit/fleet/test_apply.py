@@ -81,6 +81,15 @@ def test_a_new_release_is_a_rolling_upgrade(
     assert restarted == ALL and "→ 99.1" in said[0]
 
 
+def test_while_a_release_is_being_replaced_nothing_is_restarted(
+    tiny_home: Home, fleet: StandInFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.fleet.started_with._DISTRIBUTION", "hplm-that-nobody-installs")
+    with pytest.raises(UnavailableError, match="is being upgraded; try again later"):
+        applied(tiny_home)
+    assert fleet.restarted == []
+
+
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_a_killed_apply_goes_on_where_it_stopped(

@@ -95,7 +95,12 @@ def test_servers_are_drained_and_restarted_while_another_one_is_asked(running: R
     admin.rename(admin.with_suffix(".away"))
     with pytest.raises(ConflictError, match="the gateway does not answer; --force"):
         order(running.state, "drain", "server-1", force=False)
+    assert not running.fleet.is_unrouted(running.second.server.upstream), "it runs, and may still send requests"
     admin.with_suffix(".away").rename(admin)
+    running.first.state = running.second.state = MemberState.NOT_READY
+    with pytest.raises(ConflictError, match="server-2 is not ready, and no other one is ready; --force"):
+        order(running.state, "drain", "server-2", force=False)
+    running.first.state = MemberState.READY
     assert order(running.state, "drain", "server-2", force=True) == []
     with pytest.raises(ConflictError, match="server-1 is the last server that is ready; --force"):
         order(running.state, "drain", "server-1", force=False)

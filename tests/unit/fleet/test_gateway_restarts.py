@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.fleet import admin as admin_module
+from builder.fleet import front as front_module
 from builder.fleet.front import Front
 from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
@@ -57,6 +59,33 @@ def test_a_gateway_that_dies_is_replaced_until_it_is_given_up(tmp_path: Path, mo
             kill_and_wait(front, second.pid)
             with pytest.raises(ServerStartError, match=r"the gateway ended by SIGKILL.*it was restarted 3 times"):
                 front.look_after(lambda: None)
+    finally:
+        server.close()
+
+
+def test_a_gateway_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(front_module, "_NOT_READY_S", 0.2)
+    monkeypatch.setattr(front_module, "_HANGS_S", 2.0)
+    reports: list[str] = []
+    server = StandIn("server-1")
+    try:
+        with front_of(server, tmp_path, 3, reports) as front:
+            first = front.entry()
+            front.look_after(lambda: None)
+            assert first.pid is not None and front.why_not_ready() is None and reports == []
+            os.kill(first.pid, signal.SIGSTOP)
+            reasons = []
+
+            def is_replaced() -> bool:
+                front.look_after(lambda: None)
+                reasons.append(front.why_not_ready())
+                return front.entry().pid != first.pid
+
+            wait_until(is_replaced)
+            assert any("the gateway has said nothing for" in reason for reason in reasons if reason is not None)
+            assert reasons[-1] is None and front.entry().state == "ready"
+            assert "the gateway has said nothing for 2 s" in reports[0] and "is ready again" in reports[-1]
     finally:
         server.close()
 
