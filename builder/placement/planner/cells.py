@@ -94,7 +94,7 @@ def plan_in_cells(
 def cells_of(
     families: Families, model_bytes: Sequence[int], devices: Sequence[Device], most: int = MOST_DEVICES
 ) -> list[Cell]:
-    """Deal families to cells: the busiest first, to the first cell with room, where their root is if it can be."""
+    """Deal families to cells: the busiest first, to the first cell that has room, their root's if one has."""
     chunks = _chunks(devices, most)
     total = float(families.peaks.sum())
     targets = [total * len(chunk) / len(devices) for chunk in chunks]

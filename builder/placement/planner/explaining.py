@@ -97,7 +97,8 @@ def _missing(problem: Problem, selection: Selection) -> Iterator[str]:
     for model in sorted(set(range(len(problem.models))) - selection.models):
         name = problem.models[model].name
         if problem.demand[model]:
-            yield f"{name!r} stands nowhere: the memory does not suffice for every root. Its requests are not answered."
+            where = "stands nowhere: the memory does not suffice for every root"
+            yield f"{name!r} {where}. Its requests count as late; a fleet answers them by servers that load it first."
         else:
             yield f"{name!r} stands nowhere: the traffic has no request for it, and the memory is needed for others."
 

@@ -63,7 +63,7 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
     """Search for a placement.
 
     Raises:
-        InvalidArgumentError: There is nothing to place or nowhere to, or no group of the devices holds a root.
+        InvalidArgumentError: There is nothing to place or nowhere to, or a root that is asked for fits on no group.
     """
     slices = slices_of(fleet.traffic, seed)
     problem = problem_of(fleet, slices)
@@ -114,7 +114,7 @@ def searched(problem: Problem, seed: int, report: Report) -> Selection:
 
 
 def require_places(problem: Problem) -> None:
-    """Reject a problem with a model that fits on no group of its devices, even alone.
+    """Reject a problem with a model that is asked for and fits on no group of its devices, even alone.
 
     Raises:
         InvalidArgumentError: There is such a model; the message says what it takes and what there is.
@@ -124,7 +124,7 @@ def require_places(problem: Problem) -> None:
         frames += by_size(problem, range(len(problem.devices)), size)
     room = Room(problem, frames)
     for number, model in enumerate(problem.models):
-        if not room.fits(number).any():
+        if problem.demand[number] and not room.fits(number).any():
             largest = max(device.memory_bytes for device in problem.devices)
             raise InvalidArgumentError(
                 f"root {shown(model.name)} takes {model.size_bytes:,} bytes and fits on no group of these devices, of "

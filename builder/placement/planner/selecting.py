@@ -1,7 +1,7 @@
 """Which models go on which groups, the groups being fixed: AlpaServe's Algorithm 1, and its fast form.
 
 While a model with traffic stands nowhere, only such models are placed, unless a bucket is to leave out what does not
-pay: a request for a model that stands nowhere is never answered.
+pay: a request for a model that stands nowhere counts as late.
 """
 
 from __future__ import annotations

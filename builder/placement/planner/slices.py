@@ -12,7 +12,7 @@ from builder.placement.planner.traffic import Traffic, one_after_the_other
 _NUM_SPANS = 20
 _BUSIEST, _RANDOM = 3, 3
 MOST_REQUESTS = 30_000
-"""Of a slice; a longer span is cut after them, at its full rate."""
+"""Of all spans that a search sees; a longer one is cut after its share of them, at its full rate."""
 _FEW_REQUESTS = 200
 
 

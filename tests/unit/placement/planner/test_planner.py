@@ -110,12 +110,22 @@ def test_a_root_larger_than_any_group_is_an_error() -> None:
         plan(fleet_of(models, devices(12, hosts=6), bursty(models, 0.3, 4, seed=1)))
 
 
+def test_a_root_without_requests_stands_nowhere_if_it_is_larger_than_any_group() -> None:
+    models = [model_of("base", 120_000, 960), model_of("huge", 120_000, 6_000)]
+    made = plan(fleet_of(models, devices(4), bursty(models[:1], 0.3, 4, seed=1)))
+    assert {name for group in made.groups for name in group.roots} == {"base"}
+    assert any("'huge' stands nowhere: the traffic has no request for it" in line for line in made.decisions)
+
+
 def test_what_does_not_fit_anywhere_is_named() -> None:
     models = [model_of(f"r{number}", 120_000, 960) for number in range(3)]
     made = plan(fleet_of(models, devices(2), bursty(models, 0.2, 2, seed=1)))
     missing = set(made.roots) - {name for group in made.groups for name in group.roots}
     assert len(missing) == 1
-    assert any(f"'{min(missing)}' stands nowhere" in line and "not answered" in line for line in made.decisions)
+    assert any(
+        f"'{min(missing)}' stands nowhere" in line and "by servers that load it first" in line
+        for line in made.decisions
+    )
 
 
 def test_nothing_to_plan_is_an_error() -> None:
