@@ -96,7 +96,7 @@ def _rows(measured: Measured, committed: Path) -> list[dict[str, Any]]:
     path = committed / f"{measured.bench}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["figures"] if path.exists() else {}
     bars = bench_named(measured.bench).bars
-    return [
+    rows = [
         {
             "bench": measured.bench,
             "figure": figure,
@@ -107,3 +107,9 @@ def _rows(measured: Measured, committed: Path) -> list[dict[str, Any]]:
         }
         for figure, value in measured.figures.items()
     ]
+    missing = [
+        {"bench": measured.bench, "figure": figure, "bar": str(bar), "verdict": "not measured"}
+        for figure, bar in bars.items()
+        if figure not in measured.figures
+    ]
+    return rows + missing

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from bench.kit.fleet.judgement import Fault, Floats
 from bench.kit.fleet.real import RealFleet
 from bench.kit.fleet.watching import GatewayWatch
+from loadtest.errors import RunError
 
 _BEGIN_S = 2.0
 """For the clients to have their schedule."""
@@ -74,8 +75,9 @@ def befall(real: RealFleet, kind: str, settings: FaultSettings) -> Story:
         victim = _busiest(watch)
         pid = real.fleet.server(victim).pid
         at_s = time.monotonic() - starts_at
-        if pid is not None:
-            os.kill(pid, FAULTS[kind])
+        if pid is None:
+            raise RunError(f"{victim} has no process to befall with {kind}: it is being restarted")
+        os.kill(pid, FAULTS[kind])
         time.sleep(_BEGIN_S)  # until then the fleet may not have noticed
         real.fleet.wait_ready()
         ready_s = time.monotonic() - starts_at

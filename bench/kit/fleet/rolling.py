@@ -1,4 +1,4 @@
-"""Servers that are drained, restarted and upgraded under a load in which every request must be answered."""
+"""Servers that are drained, restarted, and given another export under a load that must lose nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench.kit.until_stopped import UntilStopped
 _KINDS = ("asyncio gRPC", "asyncio HTTP")
 _REST_S = 1.0
 DRAIN, ROLLING, UPGRADE = "drain", "rolling", "upgrade"
+"""The last is of the export, as after an upgrade of the program: `hplm fleet apply` does the same for both."""
 
 
 @dataclass(frozen=True)

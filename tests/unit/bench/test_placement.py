@@ -59,22 +59,27 @@ def test_a_cell_of_the_grid_compares_plan_and_replication() -> None:
     (row,) = grid_rows([GammaLoad(4, 0.0, 4.0, 2_000, seed=3)], GridSettings(3, 10))
     assert row["load_99_plan"] > row["load_99_replication"]
     assert row["devices_plan"] <= 4 < row["devices_replication"]
+    assert row["training"] >= 0.99 and row["load_99_training"] > 0.01
     figures = grid_figures([row])
     assert figures["rate_over_replication_99"] > 1.5 and figures["devices_saved_99"] > 1.5
+    assert figures["held_out_loss_points"] == pytest.approx(100 * max(0.0, row["training"] - row["held_out"]))
 
 
 def test_grid_figures_are_geometric_means() -> None:
     row = {"load_99_plan": 0.4, "load_99_replication": 0.1, "devices_plan": 4.0, "devices_replication": 4.0}
-    row |= {"plan": 0.9, "training": 0.95}
+    row |= {"held_out": 0.9, "training": 0.95}
     found = grid_figures([row, {**row, "load_99_plan": 0.1, "training": 0.85}])
     assert found["rate_over_replication_99"] == pytest.approx(2)
     assert found["devices_saved_99"] == pytest.approx(1)
     assert found["held_out_loss_points"] == pytest.approx(2.5)
+    assert found["replication_nowhere_share"] == 0.0
+    nowhere = grid_figures([row, {**row, "load_99_replication": 0.01}])
+    assert nowhere["replication_nowhere_share"] == 0.5
 
 
 def test_the_worse_of_grid_and_trace_counts() -> None:
     row = {"load_99_plan": 0.4, "load_99_replication": 0.1, "devices_plan": 4, "devices_replication": 4}
-    row |= {"plan": 0.9, "training": 0.95}
+    row |= {"held_out": 0.9, "training": 0.95}
     worse = {**row, "load_99_plan": 0.2, "training": 0.92}
     found = both_figures([row], [worse])
     assert found["rate_over_replication_99"] == found["rate_over_replication_99_trace"] == pytest.approx(2)

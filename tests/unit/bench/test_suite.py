@@ -38,13 +38,22 @@ def test_the_table_compares_with_what_is_committed_and_with_the_bar(tmp_path: Pa
         Measured("limit", 1.0, {"bare_over_peak": 0.85, "bare_over_peak_short": 0.7, "other": 3.0}),
         Measured("mixing", 1.0, error="no root"),
     ]
-    rows = table(measured, committed=tmp_path)
+    rows = [row for row in table(measured, committed=tmp_path) if row["verdict"] != "not measured"]
     assert [(row["figure"], row.get("committed"), row.get("bar"), row["verdict"]) for row in rows] == [
         ("bare_over_peak", 0.9, "≥ 0.8", "holds"),
         ("bare_over_peak_short", None, "≥ 0.8", "MISSED"),
         ("other", None, None, None),
         ("", None, None, "FAILED: no root"),
     ]
+
+
+def test_a_bar_without_its_figure_is_named(tmp_path: Path) -> None:
+    missing = [row for row in table([Measured("limit", 1.0, {"bare_over_peak": 0.85})], tmp_path) if "now" not in row]
+    bars = bench_named("limit").bars
+    assert {row["figure"]: row["bar"] for row in missing} == {
+        figure: str(bar) for figure, bar in bars.items() if figure != "bare_over_peak"
+    }
+    assert {row["verdict"] for row in missing} == {"not measured"} and len(bars) > 1
 
 
 def test_a_bench_that_fails_does_not_end_the_suite_and_is_measured_again(
