@@ -1,6 +1,7 @@
 """The files of one process, one after the other, and how much of the disk those of all processes take.
 
-A file is locked as long as its process writes it. Others remove the oldest that nobody writes, before a new one begins.
+A file is locked as long as its process writes it. Processes take room from what all of them may use, a part at a time,
+and before they do they remove the oldest files that nobody writes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _LONGEST_US, _LONGEST_EMPTY_US = 3_600_000_000, 86_400_000_000
 """A file is followed by the next one after the first time; while it has no records, after the second."""
 _CLOCK_SET_US = 1_000_000
 """The wall clock has been set if it differs by more from the one that only goes on."""
+_PARTS, _MOST_PART_BYTES = 64, 4 << 20
+"""How the room of all files is dealt. Each process that writes has a part at least."""
 _MODE = 0o600
 
 
@@ -69,7 +72,7 @@ class Segments:
             lost: Number of records that were left out since the last block.
 
         Raises:
-            StorageFullError: Files that processes write now take all the space.
+            StorageFullError: Files that processes write now take all the room.
             OSError: The folder or the file cannot be written to.
         """
         segment = self._current()
@@ -87,28 +90,42 @@ class Segments:
     def _current(self) -> _Segment:
         segment = self._segment
         if segment is not None and not segment.is_due(self._settings.file_bytes, self._offset_us()):
+            if not segment.has_room:
+                self._take_room(segment)
             return segment
         self.close()
-        self._make_room()
+        self._make_room(self._part_bytes)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._segment = _Segment.begin(self._folder, self._process, self._offset_us())
+        self._segment = _Segment.begin(self._folder, self._process, self._offset_us(), self._part_bytes)
         return self._segment
 
     def _offset_us(self) -> int:
         return self._wall_us() - now_us()
 
-    def _make_room(self) -> None:
-        """Remove old files, and the oldest until a whole new one fits; those that are written now may grow to that."""
+    @property
+    def _part_bytes(self) -> int:
+        return max(min(self._settings.max_bytes // _PARTS, _MOST_PART_BYTES), MOST_BLOCK_BYTES)
+
+    def _take_room(self, segment: _Segment) -> None:
+        try:
+            self._make_room(0)
+        except StorageFullError:
+            self.close()
+            raise
+        segment.grow_by(self._part_bytes)
+
+    def _make_room(self, more_bytes: int) -> None:
+        """Remove old files, and the oldest until there is room; each file that is written now may grow by a part."""
         settings, files = self._settings, list(_files_in(self._folder))
-        total = sum(settings.file_bytes if file.is_written else file.size_bytes for file in files)
+        total = more_bytes + sum(file.size_bytes + self._part_bytes * file.is_written for file in files)
         oldest_s = self._wall_us() / 1e6 - settings.max_age_s
         for file in files:
-            is_over = total + settings.file_bytes > settings.max_bytes
-            if not file.is_written and (is_over or file.changed_s < oldest_s):
+            if not file.is_written and (total > settings.max_bytes or file.changed_s < oldest_s):
                 file.path.unlink(missing_ok=True)
                 total -= file.size_bytes
-        if total + settings.file_bytes > settings.max_bytes:
-            raise StorageFullError(f"files that servers write now take all of the {settings.max_mb} MB")
+        if total > settings.max_bytes:
+            taken = f"files that servers write now take all of the {settings.max_mb} MB"
+            raise StorageFullError(f"{taken}; `hplm export --traffic-mb` allows more")
 
 
 @dataclass(frozen=True)
@@ -141,18 +158,19 @@ def _can_lock(file: FileIO | BufferedRandom) -> bool:
 class _Segment:
     """One file that is being written."""
 
-    def __init__(self, path: Path, file: FileIO, offset_us: int, size_bytes: int) -> None:
+    def __init__(self, path: Path, file: FileIO, offset_us: int, size_bytes: int, room_bytes: int) -> None:
         self._path = path
         self._file = file
         self._offset_us = offset_us
         self._size_bytes = size_bytes
+        self._room_bytes = room_bytes
         self._began_us = now_us()
         self._num_records = 0
         self._numbers: dict[int, int] = {}
         """The number of each hPLM version, by its key; versions of one hPLM have one each."""
 
     @classmethod
-    def begin(cls, folder: Path, process: str, offset_us: int) -> _Segment:
+    def begin(cls, folder: Path, process: str, offset_us: int, room_bytes: int) -> _Segment:
         began_us = now_us() + offset_us
         moment = datetime.fromtimestamp(began_us / 1e6, UTC)
         path = folder / f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}{SUFFIX}"
@@ -166,7 +184,15 @@ class _Segment:
             path.unlink(missing_ok=True)
             file.close()
             raise
-        return cls(path, file, offset_us, len(head))
+        return cls(path, file, offset_us, len(head), len(head) + room_bytes)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next block is sure to fit in the room that it has."""
+        return self._size_bytes + MOST_BLOCK_BYTES <= self._room_bytes
+
+    def grow_by(self, room_bytes: int) -> None:
+        self._room_bytes = self._size_bytes + room_bytes
 
     def is_due(self, most_bytes: int, offset_us: int) -> bool:
         """Whether the next file is to begin."""

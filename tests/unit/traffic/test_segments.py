@@ -95,6 +95,25 @@ def test_writers_that_take_all_the_room_keep_others_out_and_say_so(tmp_path: Pat
         segments.close()
 
 
+def test_many_writers_share_the_room_and_keep_what_was_written_before(tmp_path: Path) -> None:
+    """As many as two processes each of 16 servers, from one hour to the next."""
+    settings = TrafficSettings(max_mb=64)
+    before = Segments(tmp_path, "before", settings)
+    for _ in range(40):
+        append(before, 1_000)
+    before.close()
+    old = {path: path.stat().st_size for path in files_in(tmp_path)}
+    writers = [Segments(tmp_path, f"{number}", settings) for number in range(32)]
+    for _ in range(3):
+        for segments in writers:
+            append(segments, 1_000)
+    for segments in writers:
+        segments.close()
+    assert {path: path.stat().st_size for path in old} == old
+    recordings = [read_recording(path) for path in files_in(tmp_path) if path not in old]
+    assert sorted(len(each.records) for each in recordings) == [3_000] * 32
+
+
 def test_old_files_go_but_not_those_that_look_young_because_the_clock_was_set_back(tmp_path: Path) -> None:
     old, future = tmp_path / "20200101T000000-00000000.traffic", tmp_path / "20990101T000000-00000000.traffic"
     for path, age_s in ((old, 31 * 86400), (future, -86400)):
