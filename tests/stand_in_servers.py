@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import grpc
 
 from builder.fleet.upstream import Upstream
+from tcp_relay import TcpRelay
 from waiting import LIMIT_S
 
 INFER_PATH = "/v2/models/hplm/infer"
@@ -27,16 +28,16 @@ class StandIn:
         self.asked: Counter[str] = Counter()
         self.released = threading.Event()
         self._http, self._health = self._listen(self._infer), self._listen(self._readyz)
-        self._pool = ThreadPoolExecutor(16)
+        self._pool = ThreadPoolExecutor(32)
         self._grpc = grpc.server(self._pool)
         self._grpc.add_generic_rpc_handlers([_Handler(self._infer_grpc)])
-        port = self._grpc.add_insecure_port("127.0.0.1:0")
+        self._relay = TcpRelay(self._grpc.add_insecure_port("127.0.0.1:0"))
         self._grpc.start()
         self.upstream = Upstream(
             name=name,
             address="127.0.0.1",
             http=self._http.server_address[1],
-            grpc=port,
+            grpc=self._relay.port,
             health=self._health.server_address[1],
         )
 
@@ -45,6 +46,7 @@ class StandIn:
         for server in (self._http, self._health):
             server.shutdown()
             server.server_close()
+        self._relay.close()
         self._grpc.stop(None)
         self._pool.shutdown()
 
@@ -78,6 +80,9 @@ class StandIn:
 
     def _infer_grpc(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         self.asked["grpc"] += 1
+        if self.behaviour == "break":
+            self._relay.cut()
+            context.abort(grpc.StatusCode.INTERNAL, "nobody reads this")
         if self.behaviour == "reject":
             context.abort(grpc.StatusCode.UNAVAILABLE, "queue_full")
         if self.behaviour == "hold":

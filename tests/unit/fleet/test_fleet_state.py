@@ -51,6 +51,20 @@ def folder(tmp_path: Path) -> FleetFolder:
     return FleetFolder(Home(tmp_path))
 
 
+def test_machines_that_share_a_home_have_a_fleet_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, found = Home(tmp_path / "home"), []
+    for machine in ("alpha", "beta"):
+        monkeypatch.setenv("HPLM_LOCAL", str(tmp_path / machine))
+        found.append(FleetFolder(shared))
+    alpha, beta = found
+    with alpha.claimed(), beta.claimed():
+        alpha.write(STATE)
+        assert alpha.running() == STATE
+        with pytest.raises(NoFleetError):
+            beta.running()
+    assert not shared.path.exists()
+
+
 def test_who_runs_is_known_while_it_runs(folder: FleetFolder) -> None:
     with pytest.raises(NoFleetError, match="no fleet runs on"):
         folder.running()

@@ -51,6 +51,17 @@ class Asked:
         with grpc.insecure_channel(f"127.0.0.1:{self.settings.grpc}") as channel:
             return channel.unary_unary(method)(b"x", timeout=2 * LIMIT_S, metadata=pairs).decode()
 
+    def ask(self, protocol: str, hplm: str) -> tuple[bool, str]:
+        """Return whether there was an answer, and from whom."""
+        if protocol == "http":
+            status, name = self.http(hplm)
+            return status == 200, name
+        try:
+            return True, self.grpc(hplm)
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            return False, str(error.details())
+
     def asked(self, protocol: str = "http") -> list[int]:
         return [server.asked[protocol] for server in self.servers]
 
@@ -154,32 +165,34 @@ def test_a_rejection_is_an_answer_whatever_the_caller_wishes(asked: Asked, heade
     assert sum(asked.asked("http")) == sum(asked.asked("grpc")) == 1
 
 
-def test_a_broken_connection_is_tried_again_on_another_server(asked: Asked) -> None:
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_broken_connection_is_tried_again_on_another_server(asked: Asked, protocol: str) -> None:
     asked.servers[1].behaviour = "break"
-    answers = [asked.http(f"tenant-{number}/x") for number in range(40)]
-    assert {status for status, _ in answers} == {200}
-    assert {name for _, name in answers} == {"server-1", "server-3"}
-    assert asked.servers[1].asked["http"] > 0
+    answers = [asked.ask(protocol, f"tenant-{number}/x") for number in range(40)]
+    assert set(answers) == {(True, "server-1"), (True, "server-3")}
+    assert asked.servers[1].asked[protocol] > 0
 
 
-def test_a_dead_server_of_three_gets_no_lost_request_again(asked: Asked) -> None:
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_dead_server_of_three_gets_no_lost_request_again(asked: Asked, protocol: str) -> None:
     asked.servers[1].behaviour = "break"
-    require_none_lost(asked, [asked.servers[0], asked.servers[2]])
+    require_none_lost(asked, [asked.servers[0], asked.servers[2]], protocol)
 
 
-def test_a_dead_server_of_two_gets_no_lost_request_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_dead_server_of_two_gets_no_lost_request_again(tmp_path: Path, protocol: str) -> None:
     with before(2, tmp_path) as asked:
         assert {asked.grpc(f"tenant-{number}/x") for number in range(12)} == {"server-1", "server-2"}
         for dead, alive in (asked.servers, reversed(asked.servers)):
             dead.behaviour = "break"
-            require_none_lost(asked, [alive])
+            require_none_lost(asked, [alive], protocol)
             alive.behaviour = dead.behaviour = "answer"
         for server in asked.servers:
             server.behaviour = "break"
-        assert asked.http("acme/x")[0] == 503
+        assert not asked.ask(protocol, "acme/x")[0]
 
 
-def require_none_lost(asked: Asked, holding: Sequence[StandIn]) -> None:
+def require_none_lost(asked: Asked, holding: Sequence[StandIn], protocol: str) -> None:
     """Ask 24 times at once: the others hold all, so that the dead server, which holds nothing, seems to have room."""
     asked.reset()
     for server in holding:
@@ -187,20 +200,21 @@ def require_none_lost(asked: Asked, holding: Sequence[StandIn]) -> None:
     with ThreadPoolExecutor(24) as callers:
         waiting = []
         for number in range(24):
-            waiting.append(callers.submit(asked.http, f"tenant-{number}/x"))
-            wait_until(lambda sent=number + 1: sum(server.asked["http"] for server in holding) == sent)
+            waiting.append(callers.submit(asked.ask, protocol, f"tenant-{number}/x"))
+            wait_until(lambda sent=number + 1: sum(server.asked[protocol] for server in holding) == sent)
         for server in holding:
             server.released.set()
-        assert {each.result(LIMIT_S)[0] for each in waiting} == {200}
-    assert sum(asked.asked()) > 24, "none was lost by the dead server"
+        assert {each.result(LIMIT_S)[0] for each in waiting} == {True}
+    assert sum(asked.asked(protocol)) > 24, "none was lost by the dead server"
 
 
-def test_a_request_that_breaks_every_connection_meets_two_servers(asked: Asked) -> None:
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_request_that_breaks_every_connection_meets_two_servers(asked: Asked, protocol: str) -> None:
     for server in asked.servers:
         server.behaviour = "break"
-    status, body = asked.http("acme/x")
-    assert status == 503 and "error" in json.loads(body)
-    assert sorted(asked.asked()) == [0, 1, 1]
+    is_answered, reason = asked.ask(protocol, "acme/x")
+    assert not is_answered and reason
+    assert sorted(asked.asked(protocol)) == [0, 1, 1]
 
 
 def test_without_a_ready_server_nothing_is_asked(asked: Asked) -> None:
