@@ -233,6 +233,7 @@ def _serve_until_stopped(home: Home, settings: FleetSettings, callers: str) -> N
     from builder.cpu_flags import cpu_flags
     from builder.export.in_force import changes_of_run, effective_settings, in_one_line
     from builder.fleet.fleet import Fleet
+    from builder.fleet.fleet_folder import FleetFolder
     from builder.serving.watchdog_log import with_time
     from builder.termination import stop_requests
 
@@ -244,7 +245,7 @@ def _serve_until_stopped(home: Home, settings: FleetSettings, callers: str) -> N
             typer.echo(with_time(line), err=True)
 
     with stop_requests() as stop, Fleet(home, settings, stop, report) as fleet:
-        typer.echo(f"starting {settings.num_servers} servers; their logs are in {home.run / 'fleet'}", err=True)
+        typer.echo(f"starting {settings.num_servers} servers; their logs are in {FleetFolder(home).path}", err=True)
         try:
             if fleet.start():
                 typer.echo(f"settings: {in_one_line(in_force, changes)}", err=True)

@@ -1,8 +1,12 @@
-"""The folder of a home's fleet: who runs, and the logs. One fleet at a time has it."""
+"""The folder of a home's fleet: who runs, and the logs. One fleet at a time has it.
+
+Machines that share a home have one each, where `$HPLM_LOCAL` names a folder of their own.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -15,6 +19,7 @@ from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.started_with import StartedWith
 
+LOCAL_VARIABLE = "HPLM_LOCAL"
 _FORMAT = 1
 
 
@@ -68,11 +73,11 @@ class FleetState:
 
 
 class FleetFolder:
-    """`run/fleet` of a home."""
+    """`run/fleet` of a home, or `fleet` of a folder of this machine alone."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self.path = home.run / "fleet"
+        self.path = Path(os.environ.get(LOCAL_VARIABLE) or home.run) / "fleet"
 
     def log(self, name: str) -> Path:
         return self.path / f"{name}.log"
