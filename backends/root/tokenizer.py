@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +21,12 @@ Text = str | tuple[str, str]
 
 # Tokenising 10 MB to keep 128 tokens would take seconds, so a long text is read in two windows at most. Ordinary text
 # fills its row in the first one; only pages of blanks or words of thousands of letters go on to the second, behind
-# which nothing is read: a root of 128 tokens spends 2 ms on it. Of a single word the first one is enough.
+# which nothing is read: a root of 128 tokens spends 2 ms on it. Where that would only make the same word longer, which
+# is one unknown token, the first one is enough.
 _CHARACTERS_PER_TOKEN = 32
 MOST_CHARACTERS = 8192
-_BLANK = re.compile(r"\s")
+_MOST_KINDS = 64
+"""Of characters: where more differ, to look at each would take as long as to tokenise."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,10 @@ class RootTokenizer:
         truncated = np.fromiter((bool(encoding.overflowing) for encoding in encodings), np.bool_, len(encodings))
         for row, (text, head) in enumerate(zip(texts, heads, strict=True)):
             if head != text and not truncated[row]:
-                if self._window < MOST_CHARACTERS and _begins_with_words(text):
+                if self._window < MOST_CHARACTERS:
                     head = _head(text, MOST_CHARACTERS)
-                    encodings[row] = tokenise([head])[0]
+                    if any(with_words) or not self._is_one_word(encodings[row], head):
+                        encodings[row] = tokenise([head])[0]
                 truncated[row] = bool(encodings[row].overflowing) or _leaves_out(text, head)
         wanted = with_words or [False] * len(texts)
         words = [
@@ -104,6 +107,12 @@ class RootTokenizer:
         ]
         middles = [None if isinstance(text, str) else _middle(one) for one, text in zip(encodings, texts, strict=True)]
         return _token_rows(encodings, truncated, words, middles, self._pad_id)
+
+    def _is_one_word(self, begun: Encoding, head: Text) -> bool:
+        """Tell whether each segment is one unknown token by its first window, and nothing in it ends that word."""
+        segments = _segments(head)
+        num_special = self._tokenizer.num_special_tokens_to_add(is_pair=len(segments) == 2)
+        return len(begun.ids) == num_special + len(segments) and not any(map(_may_be_parted, segments))
 
     def word_marks(self, token_ids: npt.NDArray[np.int64]) -> WordMarks:
         """Return what each of some tokens is to the words of its text.
@@ -128,9 +137,18 @@ def _segments(text: Text) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
 
 
-def _begins_with_words(text: Text) -> bool:
-    """Tell whether what may be read is more than one word without blanks."""
-    return any(_BLANK.search(segment, 0, MOST_CHARACTERS) for segment in _segments(text))
+def _may_be_parted(segment: str) -> bool:
+    """Tell whether a tokenizer may find more than one word in it: if in doubt, yes."""
+    kinds = set(segment)
+    return len(kinds) > _MOST_KINDS or any(map(_may_part_words, kinds))
+
+
+def _may_part_words(character: str) -> bool:
+    """Tell whether it is no letter, digit, accent or picture; an ideograph is a word of its own."""
+    if character.isascii():
+        return not character.isalnum()
+    category = unicodedata.category(character)
+    return category[0] not in "LMNS" or category == "Lo"
 
 
 def _leaves_out(text: Text, head: Text) -> bool:

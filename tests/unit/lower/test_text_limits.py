@@ -74,19 +74,19 @@ def test_a_request_beyond_the_limit_is_rejected_and_one_within_it_is_not(tiny_ho
 
 
 @pytest.mark.parametrize(
-    ("text", "windows"),
+    "text",
     [
-        (b"x" * 1_000_000, 1),
-        (b" " * 1_000_000 + b"cat", 0),
-        (b" " * 5_000 + b"cat " + b"x" * 1_000_000, 2),
-        (b"cat " + b"x" * 1_000_000, 2),
-        ("é".encode() * 500_000, 1),
-        (b"." * 1_000_000, 1),
+        b"x" * 1_000_000,
+        b" " * 1_000_000 + b"cat",
+        b" " * 5_000 + b"cat " + b"x" * 1_000_000,
+        b"cat " + b"x" * 1_000_000,
+        "é".encode() * 500_000,
+        b"." * 1_000_000,
     ],
     ids=["letters", "blanks", "blanks before", "a word before", "accents", "points"],
 )
 def test_of_a_megabyte_two_windows_at_most_are_tokenised(
-    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, text: bytes, windows: int
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
     sizes: list[int] = []
 
@@ -99,7 +99,7 @@ def test_of_a_megabyte_two_windows_at_most_are_tokenised(
     with serving(tiny_home) as service:
         monkeypatch.setattr(tokenizer, "_head", noted)
         (result,) = service.encode([asked(text)])
-    assert len(sizes) == windows and sum(sizes) <= 2 * tokenizer.MOST_CHARACTERS
+    assert len(sizes) <= 2 and sum(sizes) <= 2 * tokenizer.MOST_CHARACTERS
     if isinstance(result, HiddenRequest):
         assert decode_tickets(result.tickets)[0].ticket.truncated
     else:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from backends.errors import CorruptFileError
-from backends.root.tokenizer import RootTokenizer
+from backends.root.tokenizer import MOST_CHARACTERS, RootTokenizer, Text, _head
 from bench.kit.tiny_home import sample_texts
 
 
@@ -45,7 +47,12 @@ def test_ten_megabytes_are_cut_without_being_read(tiny_bert: Path) -> None:
         ("my cat is lovely" + " " * 60_000, False),
         ("my cat is lovely " * 3_000, True),
         ("my cat is lovely" + "\n" * 10_000_000, False),
-        ("x" * 6_000, True),
+        ("x" * 6_000, False),
+        ("x" * 5_000 + ",cat.dog", False),
+        ("x" * 5_000 + "漢cat", False),
+        ("\u200b" * 5_000 + "cat,dog", False),
+        ("\ufffd" * 5_000 + "cat", False),
+        ("\u0301" * 5_000 + "cat", False),
         ("z" * 1_000_000 + " cat", True),
         (" " * 1_000_000 + " cat", True),
     ],
@@ -57,6 +64,11 @@ def test_ten_megabytes_are_cut_without_being_read(tiny_bert: Path) -> None:
         "long",
         "many blanks",
         "one word",
+        "points behind",
+        "an ideograph behind",
+        "nothing to see first",
+        "removed first",
+        "accents first",
         "endless word",
         "all blanks",
     ],
@@ -68,6 +80,33 @@ def test_long_texts_are_what_the_whole_text_gives(tiny_bert: Path, text: str, tr
         plain = Tokenizer.from_file(str(tiny_bert / "tokenizer.json"))
         plain.enable_truncation(32)
         assert rows.token_ids[rows.row_offsets[1] :].tolist() == plain.encode(text).ids
+
+
+OF_ONE_WORD = ("x", "cat", "é", "\u0301", "😀", "€", "\u200b", "\ufffd", "\x00", "ａ", "ß")
+PIECES = (*OF_ONE_WORD, "漢", ",", "_", "+", " ", "\n")
+
+
+def test_long_texts_give_what_8192_characters_give(tiny_bert: Path, seed: int) -> None:
+    """Whether or not the second window was tokenised, words are wanted, or texts are pairs."""
+    rng = random.Random(seed)
+
+    def drawn(pieces: Sequence[str]) -> str:
+        return "".join(rng.choice(pieces) * rng.choice([1, 3, 700, 4_096, 5_000]) for _ in range(rng.randint(1, 4)))
+
+    plain = Tokenizer.from_file(str(tiny_bert / "tokenizer.json"))
+    plain.enable_truncation(32)
+    texts: list[Text] = [drawn(PIECES) for _ in range(60)]
+    # Where both segments fill a row, which has one token more depends on their lengths.
+    texts += [(drawn(OF_ONE_WORD), drawn(OF_ONE_WORD)) for _ in range(20)]
+    heads = [_head(text, MOST_CHARACTERS) for text in texts]
+    tokenizer = RootTokenizer(tiny_bert / "tokenizer.json", 32)
+    wanted = [plain.encode(*((head,) if isinstance(head, str) else head)).ids for head in heads]
+    for with_words in ([], [True] * len(texts)):
+        rows = tokenizer.encode(texts, with_words)
+        found = [ids.tolist() for ids in np.split(rows.token_ids, rows.row_offsets[1:-1])]
+        assert found == wanted
+    skipped = [tokenizer._is_one_word(plain.encode("x" * 4_096), head) for head in heads if isinstance(head, str)]
+    assert any(skipped) and not all(skipped)
 
 
 def test_special_tokens_in_a_text_are_plain_characters(tiny_bert: Path) -> None:
