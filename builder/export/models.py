@@ -17,11 +17,8 @@ from dataclasses import replace
 from backends.deadline_batcher import call_plan_parameters, plugin_parameters
 from backends.scheduling.settings import Capacity
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Step, Tensor
+from builder.export.model_names import ENSEMBLE, LOWER, UPPER
 from builder.export.settings import HOME_PARAMETER, ExportSettings
-
-ENSEMBLE = "hplm"
-LOWER = "hplm_lower"
-UPPER = "hplm_upper"
 
 # The tenant's model is a tensor: Triton's response cache looks at tensors only.
 _MODEL = Tensor("MODEL", "STRING", (1,))

@@ -237,7 +237,7 @@ def _release() -> str:
     """Return the installed release, or nothing while it is being replaced."""
     try:
         return installed_release()
-    except UnavailableError:
+    except (UnavailableError, OSError):
         return ""
 
 

@@ -52,7 +52,7 @@ class ServerConfig:
     configurations: Mapping[str, str] = field(default_factory=dict)
     """Models that get this text instead of their `config.pbtxt`."""
     exported: ExportedFiles | None = None
-    """What to load in place of the export that the repository has at the start."""
+    """What to load in place of the export that the repository has by then."""
     extra_arguments: tuple[str, ...] = ()
 
     @property

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from backends.deadline_batcher import FILE_NAME
+from backends.errors import UnavailableError
 from backends.storage import read_errors_are_clear
-from builder.export.models import ENSEMBLE, LOWER, UPPER
+from builder.export.model_names import ENSEMBLE, LOWER, UPPER
 
 _MODELS = (ENSEMBLE, LOWER, UPPER)
 _CONFIGURATION = "config.pbtxt"
 _COMPILED = "__pycache__"
+_MOST_READS = 10
 
 
 @dataclass(frozen=True)
@@ -29,17 +34,30 @@ class ExportedFiles:
 
     @classmethod
     def read(cls, repository: Path) -> Self:
-        """Read the models of an export, as far as they are there."""
+        """Read the models of an export, as far as they are there.
+
+        Raises:
+            UnavailableError: It is exported again and again meanwhile.
+        """
+        before = cls._read_once(repository)
+        for _ in range(_MOST_READS):
+            again = cls._read_once(repository)
+            if again == before:
+                return again
+            before = again  # an export came between: some files may have been the old ones
+        raise UnavailableError(f"{repository} changes all the time; start again when it is exported")
+
+    @classmethod
+    def _read_once(cls, repository: Path) -> Self:
+        folders: list[Path] = []
+        files: dict[Path, bytes] = {}
         with read_errors_are_clear(repository):
-            found = [path for model in _MODELS for path in sorted((repository / model).rglob("*"))]
-            return cls(
-                tuple(path.relative_to(repository) for path in found if path.is_dir() and path.name != _COMPILED),
-                {
-                    path.relative_to(repository): path.read_bytes()
-                    for path in found
-                    if path.is_file() and path.parent.name != _COMPILED
-                },
-            )
+            for folder, names in _walked(repository):
+                folders.append(folder.relative_to(repository))
+                for path in (folder / name for name in names):
+                    with suppress(FileNotFoundError):
+                        files[path.relative_to(repository)] = path.read_bytes()
+        return cls(tuple(folders), files)
 
     def configured(self, configurations: Mapping[str, str]) -> Self:
         """Give models another `config.pbtxt`."""
@@ -47,13 +65,42 @@ class ExportedFiles:
         return replace(self, files={**self.files, **texts})
 
     def lay_out(self, folder: Path, repository: Path) -> None:
-        """Write the files into a folder, and link what else is in the repository."""
+        """Write the files into a folder, and link what else is in the repository.
+
+        The plugin is linked, too, while it is the repository's: from the temporary folders of some machines no library
+        can be loaded.
+        """
         folder.mkdir()
-        for model in repository.absolute().iterdir():
-            if model.name not in _MODELS:
-                (folder / model.name).symlink_to(model)
+        with suppress(FileNotFoundError):  # all that was exported is known all the same
+            for model in repository.absolute().iterdir():
+                if model.name not in _MODELS:
+                    (folder / model.name).symlink_to(model)
         for path in self.folders:
             (folder / path).mkdir(parents=True, exist_ok=True)
         for path, content in self.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
+            there = repository.absolute() / path
+            if path.name == FILE_NAME and _holds(there, content):
+                (folder / path).symlink_to(there)
+            else:
+                (folder / path).write_bytes(content)
+
+
+def _walked(repository: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folders of the models in order, with the names of their files."""
+    for model in _MODELS:
+        for folder, below, names in os.walk(repository / model, onerror=_unless_absent, followlinks=True):
+            below[:] = sorted(name for name in below if name != _COMPILED)
+            yield Path(folder), sorted(names)
+
+
+def _unless_absent(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False

@@ -14,7 +14,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv6Address, ip_address
-from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
+from socket import AF_INET, AF_INET6, IPPROTO_IPV6, IPV6_V6ONLY, SHUT_RDWR, socket
 from typing import Any, NamedTuple
 
 from backends.errors import ConflictError, InvalidArgumentError
@@ -87,6 +87,11 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         super().__init__(*arguments)
 
+    def server_bind(self) -> None:
+        if self.address_family == AF_INET6:  # of every network: of IPv4 too, whatever the machine's default is
+            self.socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
+        super().server_bind()
+
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock, suppress(OSError):
             self._open[request.fileno()] = request
@@ -130,7 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         order = self.orders.get(self.path)
         if order is None:
-            self._error(HTTPStatus.NOT_FOUND, f"only {', '.join(self.orders)} is POSTed")
+            posted = ", ".join(self.orders) or "nothing"
+            self._error(HTTPStatus.NOT_FOUND, f"this is the health port: only {posted} is POSTed there")
         elif not _is_loopback(self.client_address[0]) or "Origin" in self.headers:
             self._error(HTTPStatus.FORBIDDEN, "only programs of this machine may order this, and no web page")
         else:

@@ -73,7 +73,8 @@ class TritonServer:
         """Start the process; returns before the models are loaded."""
         if self._kept is not None:
             raise ServerStartError("this server was started already; make a new one to start again")
-        if not self.config.repository.is_dir():
+        exported = self.config.exported
+        if not (self.config.repository.is_dir() if exported is None else exported.files):
             raise NotFoundError(
                 f"there is no model repository at {self.config.repository}; make one with `hplm export`"
             )
