@@ -21,7 +21,9 @@ from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, SOURCE, version_o
 from backends.errors import HplmError
 from builder.plugin import FLAGS, PluginError, build_plugin, require_compiler
 
-_NOT_KEPT = "Triton's batching plugin is built, and not kept: "
+_ROOT = 0
+_BUILDING = "building Triton's batching plugin"
+_NOT_KEPT = "the plugin is built, and not kept: "
 
 
 class _NoCacheError(HplmError):
@@ -40,13 +42,16 @@ def plugin_of_this_release(say: Callable[[str], None]) -> Iterator[Path]:
         yield folder / FILE_NAME
         return
     require_compiler()
-    say(f"{_NOT_KEPT}{why_not}" if folder is None else "building Triton's batching plugin, once for this release")
+    say(_BUILDING if folder is None else f"{_BUILDING}, once for this release")
     with _built() as built:
-        try:
-            plugin = built if folder is None else _keep(built, folder)
-        except OSError as error:  # a full disk, say
-            say(f"{_NOT_KEPT}{error}")
-            plugin = built
+        plugin = built
+        if folder is not None:
+            try:
+                plugin = _keep(built, folder)
+            except OSError as error:  # a full disk, say
+                why_not = str(error)
+        if why_not:
+            say(f"{_NOT_KEPT}{why_not}")
         yield plugin
 
 
@@ -93,13 +98,16 @@ def _keep(built: Path, folder: Path) -> Path:
 
 
 def _is_usable(kept: Path) -> bool:
-    return kept.is_file() and version_of(kept) == PLAN_VERSION
+    try:
+        return kept.is_file() and version_of(kept) == PLAN_VERSION
+    except OSError:
+        return False
 
 
 def _require_own(path: Path) -> None:
-    """Triton loads the file, so nobody else may have written it."""
+    """Triton loads the file, so nobody else may have written it, or have linked it there."""
     found = path.stat()
-    if found.st_uid != os.geteuid():
+    if {found.st_uid, path.lstat().st_uid} != {os.geteuid()}:
         raise _NoCacheError(f"{path} belongs to another user")
     if stat.S_IMODE(found.st_mode) & 0o022:
         raise _NoCacheError(f"others than its user may write {path}")
@@ -107,8 +115,10 @@ def _require_own(path: Path) -> None:
 
 def _require_not_open(path: Path) -> None:
     """Check that nobody else may put another folder in the place of the cache."""
-    mode = path.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+    found = path.stat()
+    if found.st_uid not in (os.geteuid(), _ROOT):
+        raise _NoCacheError(f"{path} belongs to another user")
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
         raise _NoCacheError(f"anybody may write {path}")
 
 

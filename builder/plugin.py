@@ -24,6 +24,7 @@ _ZIG = "ziglang"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 # The first build with Zig also builds its C++ library.
 _TIMEOUT_S = 600
+_LINKER_SAYS_WHY = "collect2: error: ld returned"
 _REMEDY = "apt install g++, or pip install 'hplm[plugin]'"
 
 
@@ -79,8 +80,8 @@ def _compile(command: list[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PluginError(f"the deadline batcher could not be built: {error}") from error
     if done.returncode != 0:
-        # The compiler says last that the linker has failed; the linker says why.
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("collect2:")]
+        # The compiler says last that the linker has failed; the linker says why, unless it is not there or was killed.
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(_LINKER_SAYS_WHY)]
         told = (line for line in lines if "error" in line.lower() or "failed" in line.lower())
         reason = next(told, lines[-1] if lines else "no reason given")
         raise PluginError(f"the deadline batcher could not be built with {command[0]}: {reason.strip()}")

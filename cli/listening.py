@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from backends.errors import InvalidArgumentError
+from backends.errors import CorruptFileError, InvalidArgumentError, shown
 from backends.lower.caller_check import Auth
 from backends.registry.registry import Registry
 from backends.registry.tokens import Role, Validity
@@ -50,12 +50,20 @@ def is_loopback(address: str) -> bool:
 
 
 def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
-    """Return who may ask in this run: as its option says, or else the export, if there is one."""
+    """Return who may ask in this run: as its option says, or else the export, if there is one.
+
+    Raises:
+        CorruptFileError: The export says something else than there is.
+    """
     from builder.export.in_force import effective_settings
 
     if auth is not None or not repository.exists():
         return auth or Auth.OFF
-    return Auth(effective_settings(repository).get("lower auth", Auth.OFF))
+    exported = effective_settings(repository).get("lower auth", Auth.OFF)
+    try:
+        return Auth(exported)
+    except ValueError as error:
+        raise CorruptFileError(f"{repository} has auth {shown(exported)}; run `hplm export` again") from error
 
 
 def require_code(repository: Path) -> None:

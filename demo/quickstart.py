@@ -39,7 +39,7 @@ from builder.settings.domain import PlotSettings
 from cli.exit_codes import INTERRUPTED
 from cli.export import export_settings
 from cli.failures import described
-from cli.listening import auth_of_run, who_may_ask
+from cli.listening import auth_of_run, require_code, who_may_ask
 from cli.server import serve_until_stopped
 from demo.prebuilt import PREBUILT, Prebuilt
 from demo.root import DISTILLED, ROOT, root_request
@@ -168,6 +168,7 @@ def run(
     else:
         console.print(f"Assembling {home} from prebuilt parts; later starts skip this …")
         _assemble(quickstart)
+    require_code(opened.repository)
     console.print("Starting Triton …")
     of_run = SettingsOfRun(auth=auth and auth.value)
     with closing(Registry.open(opened)) as registry:

@@ -10,7 +10,7 @@ from pathlib import Path
 from backends.deadline_batcher import FILE_NAME, call_plan_parameters, version_of
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.engine.gpu_capability import LEAST_CAPABILITY, Capability
-from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.errors import CorruptFileError, InvalidArgumentError, shown
 from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings
 from backends.registry.staleness import StalenessSettings
@@ -58,6 +58,7 @@ def settings_of(repository: Path) -> dict[str, str]:
 
     Raises:
         CorruptFileError: A configuration is none.
+        UnreadableFileError: It cannot be read.
     """
     settings: dict[str, str] = {}
     for name in (LOWER, UPPER):
@@ -72,15 +73,18 @@ def settings_of(repository: Path) -> dict[str, str]:
         settings[f"{short} code"] = _digest_of(path.parent / "1" / "model.py")
         settings[f"{short} plugin"] = _plugin_at(path.parent / "1" / FILE_NAME)
         settings |= {f"{short} {key}": value for key, value in model.parameters.items() if key not in _NOT_CHOSEN}
-    if "upper slots" in settings:
+    if (slots := settings.get("upper slots")) is not None:
+        if not slots.isdecimal():
+            raise CorruptFileError(f"{repository / UPPER / 'config.pbtxt'} has {shown(slots)} slots")
         # One more is rendered: slot 0 stands for no adapter.
-        settings["upper slots"] = str(int(settings["upper slots"]) - 1)
+        settings["upper slots"] = str(int(slots) - 1)
     return settings
 
 
 def _description_at(path: Path) -> ModelDescription:
     try:
-        return from_text(path.read_text(encoding="utf-8"))
+        with read_errors_are_clear(path):
+            return from_text(path.read_text(encoding="utf-8"))
     except (CorruptFileError, InvalidArgumentError, UnicodeDecodeError) as error:
         raise CorruptFileError(f"{path}: {error}") from error
 

@@ -17,7 +17,8 @@ from builder.export.settings import ExportSettings
 from builder.kept_plugin import plugin_of_this_release
 
 BUILDING = "building Triton's batching plugin, once for this release"
-NOT_KEPT = "Triton's batching plugin is built, and not kept: "
+BUILDING_EACH_TIME = "building Triton's batching plugin"
+NOT_KEPT = "the plugin is built, and not kept: "
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_what_others_may_write_is_not_taken(cache: Path, tmp_path: Path) -> None
         path.chmod(mode | 0o002)
         said.clear()
         assert not taken(said).is_relative_to(cache)
-        assert said == [f"{NOT_KEPT}others than its user may write {path}"]
+        assert said == [BUILDING_EACH_TIME, f"{NOT_KEPT}others than its user may write {path}"]
         path.chmod(mode)
     assert taken(said) == kept
 
@@ -87,9 +88,26 @@ def test_what_belongs_to_another_user_is_not_taken(cache: Path) -> None:
         os.chown(path, 65534, -1)
         said: list[str] = []
         assert not taken(said).is_relative_to(cache)
-        assert said == [f"{NOT_KEPT}{path} belongs to another user"]
+        assert said == [BUILDING_EACH_TIME, f"{NOT_KEPT}{path} belongs to another user"]
         os.chown(path, 0, -1)
     assert taken([]) == kept
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_what_another_user_may_move_or_has_linked_is_not_taken(cache: Path, tmp_path: Path) -> None:
+    kept = taken([])
+    os.chown(cache, 65534, -1)
+    said: list[str] = []
+    assert not taken(said).is_relative_to(cache)
+    assert said == [BUILDING_EACH_TIME, f"{NOT_KEPT}{cache} belongs to another user"]
+    os.chown(cache, 0, -1)
+    (cache / "hplm").rename(tmp_path / "moved")
+    (cache / "hplm").symlink_to(tmp_path / "moved")
+    assert taken([]) == kept
+    os.chown(cache / "hplm", 65534, -1, follow_symlinks=False)
+    said.clear()
+    assert not taken(said).is_relative_to(cache)
+    assert said == [BUILDING_EACH_TIME, f"{NOT_KEPT}{cache / 'hplm'} belongs to another user"]
 
 
 def test_where_anybody_may_write_beside_the_cache_nothing_is_kept(cache: Path) -> None:
@@ -97,7 +115,7 @@ def test_where_anybody_may_write_beside_the_cache_nothing_is_kept(cache: Path) -
     cache.chmod(0o777)
     said: list[str] = []
     taken(said)
-    assert said == [f"{NOT_KEPT}anybody may write {cache}"]
+    assert said == [BUILDING_EACH_TIME, f"{NOT_KEPT}anybody may write {cache}"]
     assert list(cache.iterdir()) == []
 
 
@@ -118,6 +136,7 @@ def test_an_export_goes_on_where_there_is_no_room_to_build(tmp_path: Path, monke
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
     said: list[str] = []
     render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
+    assert said[0] == BUILDING_EACH_TIME
     assert "the deadline batcher could not be built: " in said[1] and "Triton will hand over requests" in said[1]
     assert not list((tmp_path / "repository").rglob(FILE_NAME))
 
@@ -128,8 +147,7 @@ def test_without_a_cache_it_is_built_each_time(where: str, tmp_path: Path, monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / where))
     said: list[str] = []
     render_repository(tmp_path / "repository", ExportSettings(), say=said.append)
-    (line,) = said
-    assert line.startswith(NOT_KEPT)
+    assert said[0] == BUILDING_EACH_TIME and said[1].startswith(NOT_KEPT) and len(said) == 2
     assert carries_plugin(tmp_path / "repository")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,26 @@ def test_a_compiler_that_fails_is_one_line(built_plugin: Path, tmp_path: Path, m
     assert "no/such/header.h" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert target.read_bytes() == b"the old one"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (("ld: final link failed: No space left on device", "collect2: error: ld returned 1 exit status"), "No space"),
+        (("collect2: fatal error: cannot find 'ld'", "compilation terminated."), "cannot find 'ld'"),
+        (("collect2: fatal error: ld terminated with signal 9 [Killed]",), "signal 9"),
+        ((), "no reason given"),
+    ],
+)
+def test_what_the_linker_lacks_is_told(
+    lines: Sequence[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("\n".join(["#!/bin/sh", "cat >&2 <<'END'", *lines, "END", "exit 1"]) + "\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(PluginError, match=reason):
+        build_plugin(tmp_path / FILE_NAME)
 
 
 def test_the_compiler_is_the_own_choice_then_the_machines_then_zigs(
