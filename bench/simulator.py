@@ -91,9 +91,11 @@ def predicted(
     found: dict[str, Rows] = {}
     failed: dict[str, str] = {}
     for name in names:
+        if (kept := _kept(name, trials)) is not None:
+            found[name] = kept
+            continue
         try:
-            kept = trials.find(name)
-            found[name] = variant_rows(compare(VARIANTS[name])) if kept is None else kept
+            found[name] = variant_rows(compare(VARIANTS[name]))
         except (HplmError, RunError) as error:
             failed[name] = str(error)
             _say(f"variant {name} failed: {error}")
@@ -103,6 +105,14 @@ def predicted(
         except (HplmError, OSError) as error:
             _say(f"variant {name} is not kept: {error}")
     return found, failed
+
+
+def _kept(name: str, trials: Trials) -> Rows | None:
+    try:
+        return trials.find(name)
+    except (HplmError, OSError) as error:
+        _say(f"variant {name} is measured again: {error}")
+        return None
 
 
 def _say(line: str) -> None:

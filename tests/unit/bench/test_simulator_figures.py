@@ -108,11 +108,17 @@ def test_a_way_that_cannot_be_kept_is_reported_all_the_same(
     assert "variant shared is not kept: " in capsys.readouterr().err
 
 
-def test_a_damaged_file_and_a_file_for_a_folder_are_told(tmp_path: Path) -> None:
-    trials = Trials(tmp_path / "trials", {})
-    (tmp_path / "trials" / f"shared-{trials.key}.json").write_text("{")
-    found, failed = measured.predicted(["shared"], trials, lambda _: pytest.fail("it is kept"))
-    assert found == {} and "shared-" in failed["shared"]
+def test_what_is_kept_and_damaged_is_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trials, shared = Trials(tmp_path / "trials", {}), frozen(VARIANTS["shared"], [((0.5, 0.5), 0.5)])
+    kept = tmp_path / "trials" / f"shared-{trials.key}.json"
+    kept.write_text("{")
+    found, failed = measured.predicted(["shared"], trials, lambda _: shared)
+    assert found == {"shared": measured.variant_rows(shared)} and failed == {}
+    assert "variant shared is measured again: " in capsys.readouterr().err
+    assert trials.find("shared") == [dict(row) for row in found["shared"]]
+
+
+def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgumentError, match="trials cannot be kept"):
         Trials(tmp_path / "file", {})
