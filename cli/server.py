@@ -15,7 +15,6 @@ from rich.console import Console
 
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE, Home
-from cli.exit_codes import UNAVAILABLE
 from cli.export import export
 from cli.option_groups import grouped
 from cli.options import (
@@ -184,14 +183,20 @@ def _wanted(texts: list[str] | None) -> list[str]:
 
 
 def _answer_file(asking: _Asking, file: Path, out: Path | None) -> None:
-    from cli.answering import answer_lines
+    from cli.answering import FileOfTexts
     from hplm_client import HplmClient
 
     with HplmClient(asking.url) as client:
-        num_errors = answer_lines(client, asking.id, file, out, asking.deadline_ms, asking.level)
-    if num_errors:
-        typer.echo(f"{num_errors:,} texts were not answered; their lines have an error", err=True)
-        raise typer.Exit(UNAVAILABLE)
+        answers = FileOfTexts(client, asking.id, file, asking.deadline_ms, asking.level).answer(out)
+    if answers.kept and not answers.asked:
+        typer.echo(f"nothing was asked: {out} has all answers", err=True)
+    if answers.errors:
+        is_one = answers.errors == 1
+        what = "1 text was not answered" if is_one else f"{answers.errors:,} texts were not answered"
+        where = "its line has an error" if is_one else "their lines have an error"
+        again = "" if out is None else ", and the same command asks again"
+        typer.echo(f"{what}; {where}{again}", err=True)
+        raise typer.Exit(answers.exit_code)
 
 
 def _answer_texts(asking: _Asking, texts: list[str], pair: str | None, as_json: bool) -> None:
