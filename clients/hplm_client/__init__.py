@@ -11,6 +11,7 @@ from hplm_client.certificates import Certificates
 from hplm_client.client import HplmClient
 from hplm_client.errors import (
     ClientError,
+    ClosedError,
     ConnectionFailedError,
     ConnectionLostError,
     InvalidRequestError,
@@ -31,6 +32,7 @@ __all__ = [
     "Certificates",
     "Classification",
     "ClientError",
+    "ClosedError",
     "ConnectionFailedError",
     "ConnectionLostError",
     "Entities",

@@ -13,8 +13,8 @@ from hplm_client.address import Address, Protocol, Urls, parse_addresses
 from hplm_client.certificates import Certificates, Ssl, certificates_of
 from hplm_client.choice import Choice
 from hplm_client.conversation import Speaker
-from hplm_client.errors import ClientError
-from hplm_client.limits import RetryPolicy, check_count
+from hplm_client.errors import ClosedError, InvalidRequestError
+from hplm_client.limits import RetryPolicy, check_count, check_deadline
 from hplm_client.request import Request
 from hplm_client.workload import OnError, RequestLike, Workload
 
@@ -94,11 +94,15 @@ class ClientBase(ABC, Generic[TransportT]):
 
     def with_options(self, **changes: Unpack[Options]) -> Self:
         """Return a client with other settings on the same connections; closing either closes both."""
+        if unknown := sorted({*changes} - {*self._options}):
+            raise TypeError(f"with_options() got an unexpected keyword argument {unknown[0]!r}")
         changed = copy.copy(self)
         changed._set_options({**self._options, **changes})
         return changed
 
     def _set_options(self, options: Options) -> None:
+        check_deadline(options["deadline_ms"])
+        _check_token(options["token"])
         self._options = options
         self._speaker = Speaker(
             RetryPolicy(options["retries"]), options["token"], options["timeout_s"], choice=self._choice
@@ -123,4 +127,11 @@ class ClientBase(ABC, Generic[TransportT]):
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise ClientError("this client is closed")
+            raise ClosedError("this client is closed")
+
+
+def _check_token(token: object) -> None:
+    tokens = token.values() if isinstance(token, Mapping) else [] if token is None else [token]
+    for one in tokens:
+        if not isinstance(one, str):
+            raise InvalidRequestError(f"a token is a str, or a str for each tenant, not {type(one).__name__}")

@@ -24,6 +24,15 @@ class ClientError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r})"
+
+
+class ClosedError(ClientError):
+    """The client was closed before."""
+
+    code = "CLOSED"
+
 
 class InvalidRequestError(ClientError):
     """The request can never be answered as it is; found here or by the server."""

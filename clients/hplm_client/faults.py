@@ -21,9 +21,11 @@ from hplm_client.errors import (
     RequestTimeoutError,
     ServerError,
     UnavailableError,
+    WrongPortError,
 )
 
 _LONGEST_MESSAGE_CHARS = 500
+_METHOD_NOT_ALLOWED = "405"
 
 _BY_STATUS: dict[str, type[ClientError]] = {
     "INVALID_ARGUMENT": InvalidRequestError,
@@ -56,6 +58,7 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"request for unknown model|server not ready|no healthy upstream", re.I), NotReadyError),
     (re.compile(r"cancelled$", re.I), ConnectionLostError),  # by a server that ends; whoever cancels knows it already
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
+    (re.compile(r"this is the health port", re.I), WrongPortError),
 )
 _UNAUTHORISED = re.compile("unauthorised: ")
 _STOPPING = re.compile("server is stopping", re.I)
@@ -67,6 +70,8 @@ _PREFIX = re.compile(
 
 def from_status(status: str, message: str | None, address: str) -> ClientError:
     """The error for a gRPC status name or an HTTP status number; without a message, it does not come from Triton."""
+    if status == _METHOD_NOT_ALLOWED:
+        return WrongPortError(f"{address} takes no requests; is it the port of metrics? HTTP is 8000 by default")
     if message is None:
         kind = ServerError if status == "404" else _BY_STATUS.get(status, ServerError)
         return kind(f"{address} answered with status {status} and no reason; is it a Triton server?")
@@ -83,7 +88,7 @@ def from_status(status: str, message: str | None, address: str) -> ClientError:
 def _why_unconnected(message: str) -> str:
     if "certificate_verify_failed" in message.lower():
         return "its certificate is signed by none that is trusted here (ssl=, HPLM_CA)"
-    if "handshake failed" in message.lower():
+    if "handshake failed" in message.lower() or "wrong_version_number" in message.lower():
         return "it does not speak TLS, or not with this certificate (ssl=, HPLM_CA, HPLM_CERT)"
     reason = one_line(message.rpartition(": ")[2].rstrip("]"))
     if reason == "Socket closed":

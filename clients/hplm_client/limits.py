@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import reprlib
 import threading
 import time
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from hplm_client.errors import InvalidRequestError, UnavailableError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_TIMEOUT_S = 30.0
 _GRACE_S = 1.0
+_LONGEST_DEADLINE_MS = 86_400_000
 _LONGEST_TIMEOUT_S = 30 * 86400.0
 """The longest that sockets and gRPC can count; stands for no limit."""
 _MOST_DOUBLINGS = 30
@@ -112,8 +115,20 @@ class Window:
 
 
 def check_timeout(timeout_s: float | None) -> None:
-    if timeout_s is not None and not timeout_s > 0:
-        raise InvalidRequestError(f"timeout_s must be positive, not {timeout_s!r}")
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real) or not timeout_s > 0:
+        raise InvalidRequestError(f"timeout_s must be a positive number of seconds, not {reprlib.repr(timeout_s)}")
+
+
+def check_deadline(deadline_ms: int | None, hplm: str | None = None) -> None:
+    if deadline_ms is None:
+        return
+    if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, Integral) or deadline_ms <= 0:
+        shown = reprlib.repr(deadline_ms)
+        raise InvalidRequestError(f"deadline_ms must be a positive whole number, not {shown}", hplm)
+    if deadline_ms > _LONGEST_DEADLINE_MS:
+        raise InvalidRequestError(f"deadline_ms is at most {_LONGEST_DEADLINE_MS}, a day", hplm)
 
 
 def check_count(name: str, count: int) -> int:

@@ -7,11 +7,11 @@ import reprlib
 from dataclasses import dataclass
 
 from hplm_client.errors import InvalidRequestError
+from hplm_client.limits import check_deadline
 
 # The ID also travels as an HTTP header: visible ASCII only. The server decides which IDs exist.
 _HPLM_ID = re.compile(r"[!-.0-~]+/[!-.0-~]+")
 _SEPARATOR = "\t"
-_LONGEST_DEADLINE_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,7 @@ class Request:
             raise InvalidRequestError("neither text of a pair may contain a TAB, which separates them", self.hplm)
 
     def _check_parameters(self) -> None:
-        deadline_ms = self.deadline_ms
-        if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms <= 0):
-            shown = _short(deadline_ms)
-            raise InvalidRequestError(f"deadline_ms must be a positive whole number, not {shown}", self.hplm)
-        if deadline_ms is not None and deadline_ms > _LONGEST_DEADLINE_MS:
-            raise InvalidRequestError(f"deadline_ms is at most {_LONGEST_DEADLINE_MS}, a day", self.hplm)
+        check_deadline(self.deadline_ms, self.hplm)
         if self.level is not None and (not isinstance(self.level, str) or not self.level):
             raise InvalidRequestError(f"level must be a non-empty str, not {_short(self.level)}", self.hplm)
 

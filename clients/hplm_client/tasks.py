@@ -24,7 +24,9 @@ def _request(hplm: str, text: Text) -> Request:
         return Request(hplm, text)
     if isinstance(text, (tuple, list)) and len(text) == 2:
         return Request(hplm, *text)
-    raise InvalidRequestError(f"a text must be a str or a pair of them, not {type(text).__name__}", hplm)
+    raise InvalidRequestError(
+        f"a text must be a str, or a tuple of two, and several a list of them; not {type(text).__name__}", hplm
+    )
 
 
 def checked(kind: type[AnswerT], answers: Sequence[Answer]) -> list[AnswerT]:

@@ -3,7 +3,8 @@
     locust -f loadtest/examples/locustfile.py --headless --users 20 --spawn-rate 20 --run-time 30s
 
 Each user begins two tasks a second on average, whether or not earlier ones have been answered. Locust's tables have a
-row per hPLM; what the server rejected stands in rows of type "rejected" and is no failure.
+row per hPLM; what the server rejected stands in rows of type "rejected" and is no failure. The variables SHOP_HPLM and
+SHOP_OTHER_HPLM name other hPLMs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from locust import task
 from loadtest import HplmUser
 
 HPLM = os.environ.get("SHOP_HPLM", "acme/area")
-OTHER_HPLM = os.environ.get("SHOP_OTHER_HPLM", "acme/opinion")
+OTHER_HPLM = os.environ.get("SHOP_OTHER_HPLM", "acme/topic")
 
 
 class Shopper(HplmUser):

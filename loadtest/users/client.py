@@ -11,6 +11,7 @@ from locust.env import Environment
 
 from hplm_client import Answer, ClientError, Request
 from hplm_client.address import parse_address
+from hplm_client.limits import check_deadline
 from loadtest.outcome import Kind, Outcome
 from loadtest.users.greenlets import GreenletClient
 
@@ -50,7 +51,11 @@ class UserClient:
 
         Latency and deadline count from when the request was due. `name` stands in Locust's tables instead of the
         hPLM's ID.
+
+        Raises:
+            InvalidRequestError: The deadline is none; it fails the task.
         """
+        check_deadline(deadline_ms, hplm)
         due_s = self._due()
         sent_s = time.monotonic()
         left_ms = None if deadline_ms is None else math.floor(deadline_ms - 1000 * (sent_s - due_s))

@@ -18,9 +18,8 @@ from hplm_client import HplmClient
 from hplm_client.address import Address
 from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
-from hplm_client.faults import typed_faults
 from hplm_client.transports import Transport, open_transport
-from hplm_client.transports.grpc import channel_options
+from hplm_client.transports.grpc import channel_options, grpc_faults
 
 
 class GreenletClient(HplmClient):
@@ -36,15 +35,16 @@ class GreenletGrpcTransport:
         self, address: Address, certificates: Certificates | None = None, connect_s: float | None = None
     ) -> None:
         _bridge_to_gevent()
-        self._address = str(address)
+        self._place = address
+        self._has_answered = False
         encryption = certificates.for_grpc() if certificates is not None else {}
         self._client: Any = triton.InferenceServerClient(
-            self._address, channel_args=channel_options(connect_s), **encryption
+            str(address), channel_args=channel_options(connect_s), **encryption
         )
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
         answered: AsyncResult[tuple[Any, Exception | None]] = AsyncResult()
-        with typed_faults(self._address, timeout_s):
+        with grpc_faults(self._place, timeout_s, self._has_answered):
             under_way = self._client.async_infer(
                 MODEL_NAME,
                 inputs_of(call, triton.InferInput),
@@ -61,10 +61,11 @@ class GreenletGrpcTransport:
                 raise
             if error is not None:
                 raise error
+        self._has_answered = True
         return rows_of(result, call)
 
     def is_ready(self, timeout_s: float) -> bool:
-        with typed_faults(self._address, timeout_s):
+        with grpc_faults(self._place, timeout_s, self._has_answered):
             return bool(self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
 
     def close(self) -> None:

@@ -59,6 +59,8 @@ def check(options: Namespace) -> None:
     for name in ("requests", "seed"):
         if not str(getattr(options, name)).isdigit():
             raise RunError(f"--{name} must be a whole number, not {getattr(options, name)!r}")
+    if int(options.requests) < 1:
+        raise RunError("--requests must be 1 or more")
     parse_arrivals(options.arrivals).at_rate(float(options.rate))
     tenants_of(options)
     every_s_of(options, default="1s")

@@ -45,6 +45,7 @@ def prepare(environment: Environment, **_: Any) -> None:
     options: Any = environment.parsed_options
     try:
         check(options)
+        _require_trace(environment)
         hplms = hplms_of(options)
         options.hplms = ",".join(hplms)
         if not isinstance(environment.runner, MasterRunner):
@@ -57,6 +58,19 @@ def prepare(environment: Environment, **_: Any) -> None:
         environment.process_exit_code = _WRONG_OPTION
         if environment.runner is not None:
             gevent.spawn(_quit_once_started, environment.runner)
+
+
+def _require_trace(environment: Environment) -> None:
+    """Check that there is something to play for who plays a trace.
+
+    Raises:
+        RunError, WorkloadError: There is no trace, or it cannot be read.
+    """
+    options: Any = environment.parsed_options
+    if options.trace:
+        read_trace(Path(options.trace))
+    elif environment.user_classes == [TraceUser]:
+        raise RunError("TraceUser needs a --trace")
 
 
 def _quit_once_started(runner: Runner) -> None:

@@ -44,7 +44,7 @@ class GrpcTransport:
         )
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
-        with self._faults(timeout_s):
+        with grpc_faults(self._place, timeout_s, self._has_answered):
             result = self._client.infer(
                 MODEL_NAME,
                 inputs_of(call, triton.InferInput),
@@ -57,18 +57,20 @@ class GrpcTransport:
         return rows_of(result, call)
 
     def is_ready(self, timeout_s: float) -> bool:
-        with self._faults(timeout_s):
+        with grpc_faults(self._place, timeout_s, self._has_answered):
             return bool(self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
-
-    @contextmanager
-    def _faults(self, timeout_s: float) -> Iterator[None]:
-        try:
-            with typed_faults(self._address, timeout_s):
-                yield
-        except (ConnectionFailedError, ConnectionLostError) as error:
-            if not self._has_answered and speaks_http(self._place):
-                raise http_port(self._place) from error
-            raise
 
     def close(self) -> None:
         self._client.close()
+
+
+@contextmanager
+def grpc_faults(address: Address, timeout_s: float, has_answered: bool) -> Iterator[None]:
+    """Turn what tritonclient raises into our errors; a port that has never answered may be one of HTTP."""
+    try:
+        with typed_faults(str(address), timeout_s):
+            yield
+    except (ConnectionFailedError, ConnectionLostError) as error:
+        if not has_answered and speaks_http(address):
+            raise http_port(address) from error
+        raise

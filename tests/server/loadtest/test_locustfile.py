@@ -123,6 +123,24 @@ def test_a_wrong_option_ends_the_test(served: Served, tmp_path: Path, options: t
     assert message in log and "Traceback" not in log
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--trace", "none.csv"), "none.csv"), ((), "TraceUser needs a --trace"), (("--requests", "0"), "1 or more")],
+)
+def test_a_trace_that_cannot_be_played_ends_the_test(
+    served: Served, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    url, about = f"grpc://{served.grpc_url}", ("--users", "1", "--run-time", "10m", "--hplms", "acme/topic")
+    _, log = locust(tmp_path, url, "TraceUser", *about, *options, code=2)
+    assert message in log and "Traceback" not in log
+
+
+def test_the_port_of_http_is_told(served: Served, tmp_path: Path) -> None:
+    options = ("OverloadUser", "--users", "1", "--run-time", "10m", "--hplms", "acme/topic")
+    _, log = locust(tmp_path, f"grpc://{served.http_url}", *options, code=2)
+    assert "speaks HTTP, not gRPC" in log and "Traceback" not in log
+
+
 def test_the_example_runs(served: Served, tmp_path: Path) -> None:
     options = ("--users", "5", "--spawn-rate", "5", "--run-time", "4s")
     hplms = {"SHOP_HPLM": "acme/topic", "SHOP_OTHER_HPLM": "acme/mood"}

@@ -105,6 +105,23 @@ def test_broken_connections_of_grpc(message: str, kind: type[hplm_client.ClientE
     assert type(error) is kind and str(error) == line
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        ("405", "Method Not Allowed", "server:8001 takes no requests; is it the port of metrics?"),
+        ("405", None, "server:8001 takes no requests; is it the port of metrics?"),
+        ("404", "this is the health port: only /drain is POSTed there", "this is the health port"),
+    ],
+)
+def test_the_ports_of_metrics_and_health_are_told(status: str, message: str | None, told: str) -> None:
+    error = from_status(status, message, ADDRESS)
+    assert type(error) is hplm_client.WrongPortError and str(error).startswith(told)
+
+
+def test_an_error_is_shown_without_what_it_is_about() -> None:
+    assert repr(hplm_client.NotFoundError("hPLM a/b does not exist")) == "NotFoundError('hPLM a/b does not exist')"
+
+
 def test_words_of_a_tenant_cannot_imitate_a_failed_connection() -> None:
     error = from_status("UNAVAILABLE", "in ensemble 'hplm', failed to connect to all addresses", ADDRESS)
     assert type(error) is hplm_client.UnavailableError and not error.may_repeat

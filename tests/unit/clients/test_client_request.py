@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 
-from hplm_client import InvalidRequestError, Request
+from hplm_client import ClosedError, HplmClient, InvalidRequestError, Request
 from hplm_client.address import Address, parse_address
 from hplm_client.tasks import requests_for
 from seeds import SEED
@@ -106,12 +108,51 @@ def test_infinite_timeout_is_not_a_timeout_of_zero() -> None:
     from hplm_client.limits import check_timeout
 
     check_timeout(math.inf)
-    for timeout_s in (0.0, -1.0, math.nan):
-        with pytest.raises(InvalidRequestError):
-            check_timeout(timeout_s)
+    check_timeout(np.float32(0.5))  # type: ignore[arg-type]
+    for timeout_s in (0.0, -1.0, math.nan, "5", True):
+        with pytest.raises(InvalidRequestError, match="timeout_s must be a positive number of seconds, not"):
+            check_timeout(timeout_s)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy_are_deadlines() -> None:
+    assert Request("acme/returns", "a", deadline_ms=np.int64(500)).deadline_ms == 500  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="positive whole number"):
+        Request("acme/returns", "a", deadline_ms=np.float64(500))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deadline_ms": -1}, "deadline_ms must be a positive whole number, not -1"),
+        ({"deadline_ms": "5"}, "deadline_ms must be a positive whole number, not '5'"),
+        ({"timeout_s": "5"}, "timeout_s must be a positive number of seconds, not '5'"),
+        ({"token": 5}, "a token is a str, or a str for each tenant, not int"),
+        ({"token": {"acme": 5}}, "a token is a str, or a str for each tenant, not int"),
+    ],
+)
+def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        HplmClient("localhost:1", **options)
+    with HplmClient("localhost:1") as client, pytest.raises(InvalidRequestError, match=message):
+        client.with_options(**options)
+
+
+def test_options_that_there_are_not_are_refused() -> None:
+    with (
+        HplmClient("localhost:1") as client,
+        pytest.raises(TypeError, match=r"with_options\(\) got an unexpected keyword argument 'deadlin_ms'"),
+    ):
+        client.with_options(deadlin_ms=1)  # type: ignore[call-arg]
+
+
+def test_a_closed_client_says_so() -> None:
+    client = HplmClient("localhost:1")
+    client.close()
+    with pytest.raises(ClosedError, match="this client is closed"):
+        client.infer("acme/returns", "a")
 
 
 @pytest.mark.parametrize("text", [None, 5, b"abc", ("a", "b", "c")])
 def test_a_text_of_another_type_is_named(text: object) -> None:
-    with pytest.raises(InvalidRequestError, match=f"a text must be a str or a pair of them, not {type(text).__name__}"):
+    with pytest.raises(InvalidRequestError, match=f"a text must be a str, .*; not {type(text).__name__}"):
         requests_for("acme/topic", ["fine", text])  # type: ignore[list-item]
