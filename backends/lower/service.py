@@ -214,7 +214,9 @@ class LowerService:
     def _require_size(self, request: TextRequest) -> None:
         size_bytes, most = sum(map(len, (*request.models, *request.texts))), self._limits.max_request_bytes
         if size_bytes > most:
-            raise InvalidArgumentError(f"a request has {size_bytes:,} bytes, and may have {most:,}; send fewer rows")
+            raise InvalidArgumentError(
+                f"a request has {size_bytes:,} bytes, and may have {most:,}; send fewer rows, or shorter texts"
+            )
 
     def _cut(self, entry: HplmEntry, text: bytes) -> bytes:
         """Cut a text, or each segment of a pair, so that no more is decoded, kept and read."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from backends.adapters.bank import read_artifact
 from backends.errors import TrainingDataError
 from backends.home import Home
+from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tunable import Tuned
 from builder.construct.hplm.tune import Upper, evaluate
 from builder.construct.tasks.dataset import TaskData, read_examples
+from builder.construct.tasks.examples import Example, LabelledText
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.progress import Report
@@ -47,5 +50,12 @@ def evaluate_hplm(home: Home, registry: Registry, hplm: str, file: Path, report:
         "main_metric": objective.main_metric,
         **{name: round(value, 4) for name, value in metrics.items()},
         "texts": len(examples),
+        **({"unknown_labels": unknown} if (unknown := _unknown_labels(examples, entry)) else {}),
         "trained_on": TrainedTexts.read(home.path / entry.folder).num_among(examples),
     }
+
+
+def _unknown_labels(examples: Sequence[Example], entry: HplmEntry) -> list[str]:
+    """Return the classes of a file that the hPLM cannot answer."""
+    labels = {each.label for each in examples if isinstance(each, LabelledText) and isinstance(each.label, str)}
+    return sorted(labels - set(entry.labels))

@@ -11,7 +11,7 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 def numbered_lines(
-    path: Path, what: str = "training file", max_bytes: int = _MAX_LINE_BYTES
+    path: Path, what: str = "file of examples", max_bytes: int = _MAX_LINE_BYTES
 ) -> Iterator[tuple[int, str]]:
     """Read every line without its end, blank ones too; a longer line, or one that is not UTF-8, is an error."""
     require_file(path, what)

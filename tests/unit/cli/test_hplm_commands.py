@@ -194,6 +194,9 @@ def test_eval_counts_unknown_labels_as_wrong_and_says_which_texts_were_trained_o
     found = json.loads(run("eval", "new/mood", str(unknown), "--json")[1])
     assert found["accuracy"] == 0.0
     assert found["trained_on"] == len(lines)
+    assert found["unknown_labels"] == ["never seen"]
+    assert "unknown_labels" not in json.loads(run("eval", "new/mood", str(dev), "--json")[1])
+    assert "file of examples none.jsonl does not exist" in run("eval", "new/mood", "none.jsonl")[2]
 
 
 def test_eval_of_a_wrong_file_is_one_line(run: Run, tmp_path: Path) -> None:
