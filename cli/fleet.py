@@ -190,12 +190,15 @@ def _placement_of(home: Home, path: Path, host: str | None) -> FleetPlacement:
     from builder.fleet.fleet_placement import FleetPlacement
     from builder.placement.planner.plan_file import read_plan
 
-    servers = [each.server for each in FleetFolder(home).running().servers]
+    folder = FleetFolder(home)
+    servers = [each.server for each in folder.running().servers]
     plan = read_plan(path)
     _, registry = open_home(home.path)
     fingerprints = {entry.name: entry.fingerprint for entry in registry.roots()}
     registry.close()
     plan.check_home(fingerprints)
+    if (reason := FleetPlacement.read(folder.placement).why_out_of_order(plan)) is not None:
+        typer.echo(reason, err=True)
     return FleetPlacement.of_plan(plan, servers, list(fingerprints), host)
 
 

@@ -10,6 +10,7 @@ from backends.errors import InvalidArgumentError, shown
 from backends.fields import read_fields
 from backends.held_roots import Roots
 from backends.storage import write_json
+from builder.placement.planner.change import groups_checksum
 from builder.placement.planner.group import Group
 from builder.placement.planner.plan import Plan
 
@@ -23,10 +24,18 @@ class FleetPlacement:
     Attributes:
         roots: Of servers.
         order: Servers in the order in which the plan's steps change them; that of others makes no difference.
+        groups: `groups_checksum` of the plan, of all its hosts; None without a plan.
     """
 
     roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    groups: str | None = None
+
+    def why_out_of_order(self, plan: Plan) -> str | None:
+        """Say why a plan's steps may be in a wrong order where this placement is in force; None where they are not."""
+        if plan.change is None or self.groups in (plan.change.previous, groups_checksum(plan.groups)):
+            return None
+        return "the plan begins with another placement than the one in force, so its steps may interrupt other roots"
 
     def roots_of(self, server: str) -> Roots:
         return self.roots.get(server)
@@ -58,6 +67,7 @@ class FleetPlacement:
         return cls(
             {server: roots for server, roots in held.items() if set(roots) != set(home_roots)},
             tuple(server_of[name] for name in changed if name in server_of),
+            groups_checksum(plan.groups),
         )
 
     @classmethod
@@ -72,13 +82,17 @@ class FleetPlacement:
         stored = read_fields(path, _FORMAT_VERSION)
         servers = stored.part("servers")
         order = stored.texts("order") if "order" in stored else ()
-        return cls({name: servers.texts(name) for name in servers.names()}, order)
+        groups = stored.text("groups") if "groups" in stored else None
+        return cls({name: servers.texts(name) for name in servers.names()}, order, groups)
 
     def write(self, path: Path) -> None:
         """Write it, replacing an old one in one step."""
         path.parent.mkdir(parents=True, exist_ok=True)
         servers = {name: list(roots) for name, roots in self.roots.items()}
-        write_json(path, {"format_version": _FORMAT_VERSION, "servers": servers, "order": list(self.order)})
+        about_plan = {} if self.groups is None else {"groups": self.groups}
+        write_json(
+            path, {"format_version": _FORMAT_VERSION, "servers": servers, "order": list(self.order), **about_plan}
+        )
 
 
 def _groups_here(plan: Plan, host: str | None) -> list[Group]:

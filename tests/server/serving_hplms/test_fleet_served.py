@@ -158,7 +158,8 @@ def upgraded_in_two_goes(fleet: Fleet) -> None:
     assert "server-1: restarting (export" in lines[0] and "server-1: ready again" in lines[1], lines
     rest = fleet.command("apply")
     assert rest.returncode == 0 and "going on with an apply" in rest.stderr, rest.stderr
-    assert "server-2: ready again" in rest.stderr and "server-1: restarting" not in rest.stderr
+    # The first one may have ordered the second restart before it was killed.
+    assert "server-1: restarting" not in rest.stderr
     after = {each["server"]: each["export"] for each in fleet.servers()}
     assert len(set(after.values())) == 1 and after != before
     assert fleet.command("apply").stdout == "nothing to do\n"

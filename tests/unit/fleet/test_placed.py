@@ -15,7 +15,7 @@ from backends.registry.registry import Registry
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.gateway_files import GatewayFiles
 from builder.fleet.routing import Routing
-from builder.placement.planner.change import Change, Moves, Step
+from builder.placement.planner.change import Change, Moves, Step, groups_checksum
 from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Plan
@@ -65,6 +65,20 @@ def test_servers_are_changed_in_the_order_of_the_steps() -> None:
     assert placed(replace(PLAN, change=change)).order == ("server-2", "server-1")
     of_host = tuple(replace(step, host=device.host) for step, device in zip(steps, TWO_HOSTS.devices, strict=True))
     assert placed(replace(TWO_HOSTS, change=replace(change, steps=of_host)), ["server-1"], "b").order == ("server-1",)
+
+
+def test_a_plan_that_begins_elsewhere_is_told(tmp_path: Path) -> None:
+    moves = Change("7f", 3600.0, 2.0, 100.0, 10.0, Moves(1, 2, 0, 0), MoveCosts(), ())
+    first, path = placed(PLAN), tmp_path / "placement.json"
+    first.write(path)
+    in_force = FleetPlacement.read(path)
+    assert in_force == first and in_force.groups == groups_checksum(PLAN.groups)
+    after_it = replace(TWO_HOSTS, groups=PLAN.groups[::-1][:1], change=replace(moves, previous=in_force.groups))
+    assert in_force.why_out_of_order(after_it) is None
+    assert in_force.why_out_of_order(PLAN) is None, "it has no steps"
+    for other in (FleetPlacement(), replace(in_force, groups="another")):
+        assert "begins with another placement" in str(other.why_out_of_order(after_it))
+    assert replace(first, groups=groups_checksum(after_it.groups)).why_out_of_order(after_it) is None, "applied again"
 
 
 @pytest.mark.parametrize(
