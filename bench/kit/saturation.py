@@ -10,7 +10,7 @@ import numpy as np
 
 from backends.scheduling.fair_share import tenant_of
 from bench.kit.triton_client import open_triton
-from builder.export.models import ENSEMBLE
+from builder.export.model_names import ENSEMBLE
 from hplm_client import Request
 from loadtest.in_process import Played, play
 from loadtest.schedule import Row, Schedule

@@ -12,7 +12,7 @@ from backends.deadline_batcher import FILE_NAME
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
-from builder.export.models import LOWER
+from builder.export.model_names import LOWER
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 
-from builder.export.models import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER
 from builder.serving import TritonServer
 
 _TIMEOUT_S = 10.0

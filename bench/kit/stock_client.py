@@ -19,7 +19,7 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from builder.export.models import ENSEMBLE
+from builder.export.model_names import ENSEMBLE
 
 _REST_S = 30.0
 """How long answers are waited for after the last request."""

@@ -9,7 +9,7 @@ from typing import Any
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from builder.export.models import ENSEMBLE
+from builder.export.model_names import ENSEMBLE
 from hplm_client import Request, RequestTimeoutError, UnavailableError
 from hplm_client.codec import Call, inputs_of
 from loadtest.sender import Ask, Target

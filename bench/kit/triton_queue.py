@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as schema
 
-from builder.export.models import UPPER
+from builder.export.model_names import UPPER
 from hplm_client import Request
 
 _WORDS_OF_LEVELS = (8, 20)

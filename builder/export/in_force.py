@@ -19,7 +19,7 @@ from backends.storage import read_errors_are_clear
 from backends.traffic.settings import TrafficSettings
 from builder.cpu_flags import FAST_BF16, FAST_INT8
 from builder.export.config import ModelDescription, from_text, to_text
-from builder.export.models import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER
 from builder.export.of_run import SettingsOfRun
 from builder.export.settings import HOME_PARAMETER
 from builder.gpus import best_capability

@@ -5,7 +5,8 @@ from __future__ import annotations
 from backends.home import Home
 from backends.model_settings import ModelSettings
 from builder.export.config import ModelDescription, from_text
-from builder.export.models import UPPER, upper
+from builder.export.model_names import UPPER
+from builder.export.models import upper
 from builder.export.settings import HOME_PARAMETER, ExportSettings
 
 

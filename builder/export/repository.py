@@ -16,7 +16,8 @@ from backends.deadline_batcher import FILE_NAME
 from backends.errors import NotFoundError
 from backends.storage import publishing
 from builder.export.config import ModelDescription, to_text
-from builder.export.models import LOWER, UPPER, all_models
+from builder.export.model_names import LOWER, UPPER
+from builder.export.models import all_models
 from builder.export.plugin import with_plugin
 from builder.export.settings import ExportSettings
 

@@ -17,7 +17,7 @@ from backends.engine.loop import ANSWER, RUN, STAGE, ServeLoop
 from backends.lower.encode_queue import EncodeQueue
 from bench.kit.chaos.plan import ENCODE
 from bench.kit.model_code import append_to_model
-from builder.export.models import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER
 from builder.export.repository import installed_code
 
 

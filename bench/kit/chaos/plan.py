@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from backends.engine.loop import LOOPS
-from builder.export.models import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER
 
 TRITON = "tritonserver"
 ENCODE = "encode"

@@ -12,7 +12,7 @@ import tritonclient.grpc as triton
 
 from backends.wire import HIDDEN, RESULT, TICKET, WORDS, Float16Array, Int64Array, fold_words
 from bench.kit.stock_client import Replies, StockClient
-from builder.export.models import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from bench.kit.doors.tenants import Shown
-from builder.export.models import ENSEMBLE, LOWER
+from builder.export.model_names import ENSEMBLE, LOWER
 from builder.serving import TritonServer
 
 _TIMEOUT_S = 30.0

@@ -18,7 +18,7 @@ from backends.seal import OWN_SEAL, Seal
 from backends.wire import Int64Array, Ticket, decode_tickets, encode_tickets
 from bench.kit.doors.attack import InnerModels
 from bench.kit.doors.tenants import TenantTokens
-from builder.export.models import LOWER
+from builder.export.model_names import LOWER
 from builder.serving import TritonServer
 
 MEGABYTE = 1 << 20

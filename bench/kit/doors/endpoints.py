@@ -11,7 +11,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from builder.export.models import ENSEMBLE, LOWER, UPPER
+from builder.export.model_names import ENSEMBLE, LOWER, UPPER
 from builder.serving import TritonServer
 
 Call = Callable[[Any, Mapping[str, str] | None], Any]

@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from backends.errors import HplmError
 from bench.kit.doors.tenants import TenantTokens
-from builder.export.models import ENSEMBLE
+from builder.export.model_names import ENSEMBLE
 from builder.serving import TritonServer
 
 _BATCH = 50

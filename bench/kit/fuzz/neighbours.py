@@ -16,7 +16,7 @@ from bench.kit.fuzz.exchange import Exchange, Fate, Outcome
 from bench.kit.fuzz.grpc_messages import good_tensors, infer_message
 from bench.kit.fuzz.vocabulary import Vocabulary
 from bench.kit.fuzz.wire_case import GrpcCase, HttpCase
-from builder.export.models import ENSEMBLE
+from builder.export.model_names import ENSEMBLE
 from loadtest.errors import RunError
 
 _TOLERANCE = 1e-4

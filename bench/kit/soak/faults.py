@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from backends.errors import UnavailableError
 from bench.kit.supervised import SupervisedServer
-from builder.export.models import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER
 
 _TRITON = "tritonserver"
 _NOTICED_S = 10.0

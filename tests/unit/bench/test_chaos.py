@@ -19,7 +19,7 @@ from bench.kit.chaos.readiness import Canary, Sample
 from bench.kit.chaos.verdicts import Recovery, lies_s, recovery_figures, request_figures
 from bench.kit.marks import Mark
 from bench.kit.timeline import Timeline
-from builder.export.models import LOWER
+from builder.export.model_names import LOWER
 from hplm_client import Classification, NotReadyError, RequestTimeoutError, ServerError, UnavailableError
 
 LIMITS = QUICK.pauses_s
