@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from socket import IPPROTO_TCP, TCP_USER_TIMEOUT
 from typing import Any
 
 from builder.fleet.routes import Protocol
@@ -19,6 +20,14 @@ _HEALTH_OF_OTHERS_EVERY = "1s"
 _CONNECT = "1s"
 _OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PARTS = "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
+_UNACKNOWLEDGED = {
+    "description": "TCP_USER_TIMEOUT",
+    "level": IPPROTO_TCP,
+    "name": TCP_USER_TIMEOUT,
+    "int_value": 3_000,
+    "state": "STATE_PREBIND",
+}
+"""In milliseconds. By its own limit Linux would send the same bytes again for a quarter of an hour."""
 _WHILE_ANY = 10_000
 """In percent: others are asked only once none of the first ones is healthy."""
 _NO_BOUND_OF_TWO = 200
@@ -114,10 +123,11 @@ def _cluster(
         },
         "circuit_breakers": {"thresholds": [_limits()]},
         "health_checks": [_health_check(health_every)],
+        # For a machine that vanishes without a word: probes where all that was sent is acknowledged, a limit where not.
         "upstream_connection_options": {
-            # For a machine that vanishes without a word.
             "tcp_keepalive": {"keepalive_probes": 3, "keepalive_time": 1, "keepalive_interval": 1}
         },
+        "upstream_bind_config": {"socket_options": [_UNACKNOWLEDGED]},
         "typed_extension_protocol_options": {_OPTIONS: _to(protocol)},
         "load_assignment": {
             "cluster_name": name,
