@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from backends.errors import ConflictError, InvalidArgumentError
 from builder.serving.errors import PortInUseError
 from builder.serving.port_holder import in_use_by
+from builder.serving.ports import ClaimedPorts
 
 _TIMEOUT_S = 5.0
 _MAX_CONNECTIONS = 64
@@ -50,16 +51,22 @@ class HealthPort:
         probes: Mapping[str, Callable[[], Verdict]],
         orders: Mapping[str, Callable[[], Verdict]],
     ) -> None:
+        # A free one of the kernel's would be one of those of outgoing connections, and might be gone when a server of a
+        # fleet is started again on it.
+        claimed = ClaimedPorts.take([(address, None)] if port is None else [])
+        number = claimed.numbers[0] if port is None else port
         family = AF_INET6 if ":" in address else AF_INET
         server_type = type("Server", (_Server,), {"address_family": family})
         handler = type("Handler", (_Handler,), {"probes": probes, "orders": orders})
         try:
-            self._server: ThreadingHTTPServer = server_type((address, port or 0), handler)
+            self._server: ThreadingHTTPServer = server_type((address, number), handler)
         except OSError as error:
+            claimed.release()
             if error.errno == errno.EADDRINUSE:
-                in_use = f"port {port} on {address} is in use{in_use_by(port or 0)}"
+                in_use = f"port {number} on {address} is in use{in_use_by(number)}"
                 raise PortInUseError(f"{in_use}; give another --health-port") from error
-            raise InvalidArgumentError(f"cannot listen on port {port or 0} of {address}: {error.strerror}") from error
+            raise InvalidArgumentError(f"cannot listen on port {number} of {address}: {error.strerror}") from error
+        self._claimed = claimed
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
         self._thread.start()
 
@@ -72,6 +79,7 @@ class HealthPort:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self._claimed.release()
 
 
 class _Server(ThreadingHTTPServer):
