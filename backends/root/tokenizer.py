@@ -25,6 +25,7 @@ Text = str | tuple[str, str]
 # is one unknown token, the first one is enough.
 _CHARACTERS_PER_TOKEN = 32
 MOST_CHARACTERS = 8192
+_REPLACEMENT = "\ufffd"
 _MOST_KINDS = 64
 """Of characters: where more differ, to look at each would take as long as to tokenise."""
 
@@ -109,7 +110,7 @@ class RootTokenizer:
         return _token_rows(encodings, truncated, words, middles, self._pad_id)
 
     def _is_one_word(self, begun: Encoding, head: Text) -> bool:
-        """Tell whether each segment is one unknown token by its first window, and nothing in it ends that word."""
+        """Tell whether each segment is one token by its first window, and nothing in it ends that word."""
         segments = _segments(head)
         num_special = self._tokenizer.num_special_tokens_to_add(is_pair=len(segments) == 2)
         return len(begun.ids) == num_special + len(segments) and not any(map(_may_be_parted, segments))
@@ -138,17 +139,27 @@ def _segments(text: Text) -> tuple[str, ...]:
 
 
 def _may_be_parted(segment: str) -> bool:
-    """Tell whether a tokenizer may find more than one word in it: if in doubt, yes."""
+    """Tell whether a tokenizer may find more than one word in it, or remove some of it: if in doubt, yes."""
     kinds = set(segment)
-    return len(kinds) > _MOST_KINDS or any(map(_may_part_words, kinds))
+    if len(kinds) > _MOST_KINDS:
+        return True
+    classes = set(map(_class_in_words, kinds))
+    return len(classes) > 1 or None in classes
 
 
-def _may_part_words(character: str) -> bool:
-    """Tell whether it is no letter, digit, accent or picture; an ideograph is a word of its own."""
-    if character.isascii():
-        return not character.isalnum()
-    category = unicodedata.category(character)
-    return category[0] not in "LMNS" or category == "Lo"
+def _class_in_words(character: str) -> str | None:
+    """Return L for a letter, N for a number, S for a picture, all as tokenizers decompose it.
+
+    None where it may end a word, be one of its own as ideographs are, or vanish.
+    """
+    found: set[str | None] = set()
+    for part in unicodedata.normalize("NFKD", character):
+        category = unicodedata.category(part)
+        if part == _REPLACEMENT or category == "Lo" or (part.isascii() and not part.isalnum()):
+            return None
+        if category[0] != "M" or part == character:
+            found.add(category[0] if category[0] in "LNS" else None)
+    return found.pop() if len(found) == 1 else None
 
 
 def _leaves_out(text: Text, head: Text) -> bool:
