@@ -1,7 +1,8 @@
 """The files of one process, one after the other, and how much of the disk those of all processes take.
 
 A file is locked as long as its process writes it. Processes take room from what all of them may use, a part at a time,
-and before they do they remove the oldest files that nobody writes.
+and before they do they remove the oldest files that nobody writes. The more processes write, the shorter are their
+files, so that there are some to remove.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _LONGEST_US, _LONGEST_EMPTY_US = 3_600_000_000, 86_400_000_000
 """A file is followed by the next one after the first time; while it has no records, after the second."""
 _CLOCK_SET_US = 1_000_000
 """The wall clock has been set if it differs by more from the one that only goes on."""
-_PARTS, _MOST_PART_BYTES = 64, 4 << 20
+_PARTS, _MOST_PART_BYTES = 64, 1 << 20
 """How the room of all files is dealt. Each process that writes has a part at least."""
+_FILES_OF_EACH = 4
 _MODE = 0o600
 
 
@@ -58,6 +60,7 @@ class Segments:
         self._process = process
         self._settings = settings
         self._wall_us = wall_us
+        self._most_bytes = settings.file_bytes
         self._segment: _Segment | None = None
 
     def append(self, records: Records, entries: Sequence[HplmEntry], lost: int = 0) -> None:
@@ -89,9 +92,8 @@ class Segments:
 
     def _current(self) -> _Segment:
         segment = self._segment
-        if segment is not None and not segment.is_due(self._settings.file_bytes, self._offset_us()):
-            if not segment.has_room:
-                self._take_room(segment)
+        is_due = segment is None or segment.is_due(self._most_bytes, self._offset_us())
+        if segment is not None and not is_due and (segment.has_room or self._takes_room(segment)):
             return segment
         self.close()
         self._make_room(self._part_bytes)
@@ -106,17 +108,20 @@ class Segments:
     def _part_bytes(self) -> int:
         return max(min(self._settings.max_bytes // _PARTS, _MOST_PART_BYTES), MOST_BLOCK_BYTES)
 
-    def _take_room(self, segment: _Segment) -> None:
+    def _takes_room(self, segment: _Segment) -> bool:
+        """Let a file grow by a part; where there is no room, it is time for the next one, and for it to be removed."""
         try:
             self._make_room(0)
         except StorageFullError:
-            self.close()
-            raise
+            return False
         segment.grow_by(self._part_bytes)
+        return True
 
     def _make_room(self, more_bytes: int) -> None:
         """Remove old files, and the oldest until there is room; each file that is written now may grow by a part."""
         settings, files = self._settings, list(_files_in(self._folder))
+        share_bytes = settings.max_bytes // (_FILES_OF_EACH * max(1, sum(file.is_written for file in files)))
+        self._most_bytes = min(settings.file_bytes, max(share_bytes, 2 * self._part_bytes))
         total = more_bytes + sum(file.size_bytes + self._part_bytes * file.is_written for file in files)
         oldest_s = self._wall_us() / 1e6 - settings.max_age_s
         for file in files:
