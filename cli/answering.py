@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from shutil import copymode
 from typing import IO, Any
 
 import typer
 
 from backends.errors import InvalidArgumentError
 from cli.asking import answer_as_json, decoded, request_of
-from cli.exit_codes import FAILED, UNAVAILABLE
+from cli.exit_codes import FAILED, UNAVAILABLE, USAGE
 from cli.failures import described
-from hplm_client import ClientError, HplmClient
+from hplm_client import ClientError, HplmClient, InvalidRequestError
 
 _TEXTS_AT_ONCE = 256
 
@@ -46,6 +47,18 @@ class Answers:
             self.exit_codes.add(FAILED if failure is None else failure.exit_code)
 
 
+@dataclass
+class _Kept:
+    """The whole lines of a file of answers: their size, and of each whether it is to be asked again."""
+
+    whole_bytes: int = 0
+    is_open: bytearray = field(default_factory=bytearray)
+
+    def note(self, size_bytes: int, is_open: bool) -> None:
+        self.whole_bytes += size_bytes
+        self.is_open.append(is_open)
+
+
 @dataclass(frozen=True)
 class FileOfTexts:
     """Texts that an hPLM answers, a line each."""
@@ -59,47 +72,54 @@ class FileOfTexts:
     def answer(self, out: Path | None) -> Answers:
         """Answer each line, and write one line of JSON for it.
 
-        A file of answers that is there already is gone on with: its errors are asked again, and a last line that was
-        cut short is written again.
+        A file of answers that is there already is gone on with: its errors are asked again, unless the text is wrong,
+        and a last line that was cut short is written again.
 
         Raises:
             InvalidArgumentError: That file has other answers.
         """
         answers = Answers()
         if out is None:
-            self._append(sys.stdout, answers)
+            self._append(sys.stdout, 0, answers)
         else:
-            whole_bytes, has_errors = self._look_at(out, answers)
-            if has_errors:
-                whole_bytes = self._ask_again(out, answers)
+            kept = self._look_at(out, answers)
+            if any(kept.is_open):
+                kept.whole_bytes = self._ask_again(out.resolve(), kept.is_open, answers)
             with out.open("a", encoding="utf-8") as file:
-                os.truncate(out, whole_bytes)
-                self._append(file, answers)
+                os.truncate(out, kept.whole_bytes)
+                self._append(file, len(kept.is_open), answers)
         if sys.stderr.isatty():
             typer.echo(err=True)
         return answers
 
-    def _append(self, file: IO[str], answers: Answers) -> None:
-        """Ask for the texts behind those that were answered."""
+    def _append(self, file: IO[str], done: int, answers: Answers) -> None:
+        """Ask for the texts behind those that have a line."""
         with self._lines() as lines:
-            first = answers.kept + answers.asked + 1
-            for batch in _batches(islice(lines, first - 1, None)):
-                numbered = list(enumerate(batch, first))
-                file.writelines(self._answered(numbered, answers))
+            for batch in _batches(islice(lines, done, None)):
+                file.writelines(self._answered(list(enumerate(batch, done + 1)), answers))
                 file.flush()
-                first += len(batch)
+                done += len(batch)
 
-    def _ask_again(self, out: Path, answers: Answers) -> int:
-        """Ask anew for what has an error in a file of answers, and replace it; returns its size."""
+    def _ask_again(self, out: Path, is_open: Sequence[int], answers: Answers) -> int:
+        """Ask anew for some lines of a file of answers, and replace it, if interrupted with what there is by then.
+
+        Returns its size.
+        """
         beside = out.with_name(f".{out.name}.new")
         try:
             with self._lines() as lines, out.open("rb") as old, beside.open("w", encoding="utf-8") as file:
-                numbered = enumerate(zip(lines, _whole(old), strict=False), 1)
-                while batch := list(islice(numbered, _TEXTS_AT_ONCE)):
-                    wanted = [(number, text) for number, (text, kept) in batch if _has_error(kept)]
-                    anew = iter(self._answered(wanted, answers))
-                    file.writelines(next(anew) if _has_error(kept) else kept.decode() for _, (_, kept) in batch)
-            beside.replace(out)
+                copymode(out, beside)
+                numbered = enumerate(zip(lines, _whole(old), is_open, strict=False), 1)
+                batch: list[tuple[int, tuple[bytes, bytes, int]]] = []
+                try:
+                    while batch := list(islice(numbered, _TEXTS_AT_ONCE)):
+                        wanted = [(number, text) for number, (text, _, asks) in batch if asks]
+                        anew = iter(self._answered(wanted, answers))
+                        file.writelines(next(anew) if asks else line.decode() for _, (_, line, asks) in batch)
+                finally:
+                    file.writelines(line.decode() for _, (_, line, _) in chain(batch, numbered))
+                    file.flush()
+                    beside.replace(out)
         finally:
             beside.unlink(missing_ok=True)
         return out.stat().st_size
@@ -120,21 +140,26 @@ class FileOfTexts:
             typer.echo(f"\r{answers.kept + answers.asked:,} texts, {answers.errors:,} errors", nl=False, err=True)
         return written
 
-    def _look_at(self, out: Path, answers: Answers) -> tuple[int, bool]:
-        """Count what a file has answers to; returns the size of its whole lines, and whether some are errors."""
-        size_bytes, has_errors = 0, False
-        if not out.exists():
-            return 0, False
+    def _look_at(self, out: Path, answers: Answers) -> _Kept:
+        """Count what a file has answers to."""
+        kept = _Kept()
+        if not out.exists() or not out.stat().st_size:
+            return kept  # the texts may come from a pipe, which can be read once
+        if not self.path.is_file():
+            raise InvalidArgumentError(f"{out} has answers already, and {self.path} is no file that can be read again")
         with self._lines() as lines, out.open("rb") as old:
             for number, line in enumerate(_whole(old), 1):
-                self._require_answer(out, number, line, next(lines, None))
-                size_bytes += len(line)
-                has_errors |= _has_error(line)
-                answers.kept += not _has_error(line)
-        return size_bytes, has_errors
+                content = _content(line)
+                self._require_answer(out, number, content, next(lines, None))
+                code = _error_code(content)
+                kept.note(len(line), is_open=code not in (None, InvalidRequestError.code))
+                answers.kept += code is None
+                if code == InvalidRequestError.code:
+                    answers.errors += 1
+                    answers.exit_codes.add(USAGE)
+        return kept
 
-    def _require_answer(self, out: Path, number: int, line: bytes, text: bytes | None) -> None:
-        content = _content(line)
+    def _require_answer(self, out: Path, number: int, content: dict[str, Any], text: bytes | None) -> None:
         if "text" not in content:
             raise InvalidArgumentError(f"{out} holds no answers of 'hplm infer'; name another file")
         if text is None or content["text"] != _shown(text):
@@ -167,8 +192,12 @@ def _content(line: bytes) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _has_error(line: bytes) -> bool:
-    return "error" in _content(line)
+def _error_code(content: dict[str, Any]) -> str | None:
+    """Return the code of an error that stands in an answer's place; None for an answer."""
+    error = content.get("error")
+    if error is None:
+        return None
+    return str(error.get("code")) if isinstance(error, dict) else ""
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[Sequence[bytes]]:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE, Home
+from cli.exit_codes import UNAVAILABLE
 from cli.export import export
 from cli.option_groups import grouped
 from cli.options import (
@@ -188,13 +189,14 @@ def _answer_file(asking: _Asking, file: Path, out: Path | None) -> None:
 
     with HplmClient(asking.url) as client:
         answers = FileOfTexts(client, asking.id, file, asking.deadline_ms, asking.level).answer(out)
-    if answers.kept and not answers.asked:
+    if answers.kept and not answers.asked and not answers.errors:
         typer.echo(f"nothing was asked: {out} has all answers", err=True)
     if answers.errors:
         is_one = answers.errors == 1
         what = "1 text was not answered" if is_one else f"{answers.errors:,} texts were not answered"
         where = "its line has an error" if is_one else "their lines have an error"
-        again = "" if out is None else ", and the same command asks again"
+        may_be_answered = out is not None and answers.exit_code == UNAVAILABLE
+        again = ", and the same command asks again" if may_be_answered else ""
         typer.echo(f"{what}; {where}{again}", err=True)
         raise typer.Exit(answers.exit_code)
 

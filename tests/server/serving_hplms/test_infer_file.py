@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cli.answering import FileOfTexts
+from hplm_client import HplmClient
 from served_home import Served
 
 pytestmark = pytest.mark.server
@@ -58,6 +61,49 @@ def test_texts_that_were_not_answered_are_asked_again(served: Served, tmp_path: 
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["answers.jsonl", "texts.txt"]
 
 
+def test_an_interrupted_command_keeps_what_it_was_answered(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, out, link = tmp_path / "texts.txt", tmp_path / "answers.jsonl", tmp_path / "link.jsonl"
+    wanted = [f"my cat number {number}" for number in range(700)]
+    texts.write_text("".join(f"{text}\n" for text in wanted))
+    error = {"code": "UNAVAILABLE", "message": "the queue is full"}
+    before = [{"text": text, "error": error} for text in wanted]
+    out.write_text("".join(f"{json.dumps(line)}\n" for line in before))
+    out.chmod(0o600)
+    link.symlink_to(out)
+    with HplmClient(served.grpc_url) as client:
+        infer_many, calls = client.infer_many, []
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            calls.append(arguments)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return infer_many(*arguments, **options)
+
+        monkeypatch.setattr(client, "infer_many", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            FileOfTexts(client, "acme/topic", texts, None, None).answer(link)
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [answer["text"] for answer in answers] == wanted
+    assert ["label" in answer for answer in answers] == [True] * 256 + [False] * 444 and answers[256:] == before[256:]
+    assert link.is_symlink() and out.stat().st_mode & 0o777 == 0o600
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_texts_of_a_pipe_are_read_once(served: Served, tmp_path: Path) -> None:
+    wanted = [f"my cat number {number}" for number in range(600)]
+    given = "".join(f"{text}\n" for text in wanted)
+    out = tmp_path / "answers.jsonl"
+    out.touch()
+    command = [HPLM, "infer", "acme/topic", "--url", f"grpc://{served.grpc_url}", "--file", "/dev/stdin", "--out", out]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == wanted
+    again = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert again.returncode == 2 and "is no file that can be read again" in again.stderr
+
+
 def test_answers_to_other_texts_or_of_another_hplm_are_left_alone(served: Served, tmp_path: Path) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "answers.jsonl"
     texts.write_text("my cat\nthe rain\n")
@@ -82,6 +128,9 @@ def test_errors_have_lines_too(served: Served, tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[0])["text"] == "my cat"
     late = infer(served, "--file", str(texts), "--out", str(out), "--deadline", "1ms")
     assert late.returncode == 5 and "3 texts were not answered; their lines have an error, and the" in late.stderr
+    for _ in range(2):
+        again = infer(served, "--file", str(texts), "--out", str(out))
+        assert again.returncode == 2 and again.stderr == "1 text was not answered; its line has an error\n"
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert ["error" in row for row in rows] == [False, True, False]
     assert rows[1]["error"]["code"] == "INVALID_ARG"
