@@ -9,6 +9,7 @@ import json
 import os
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,12 @@ class FleetState:
 
 
 class FleetFolder:
-    """`run/fleet` of a home, or `fleet` of a folder of this machine alone."""
+    """`run/fleet` of a home; or, in a folder of this machine alone, one that is named after the home's path."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self.path = Path(os.environ.get(LOCAL_VARIABLE) or home.run) / "fleet"
+        local = os.environ.get(LOCAL_VARIABLE)
+        self.path = Path(local).absolute() / f"fleet-{_digest(home.path)}" if local else home.run / "fleet"
 
     def log(self, name: str) -> Path:
         return self.path / f"{name}.log"
@@ -175,6 +177,10 @@ class FleetFolder:
                 return False
         except ConflictError:
             return True
+
+
+def _digest(home: Path) -> str:
+    return blake2b(str(home.absolute()).encode(), digest_size=4).hexdigest()
 
 
 def _known(kind: type[Any], content: dict[str, Any]) -> dict[str, Any]:

@@ -32,10 +32,11 @@ class FleetPlacement:
     groups: str | None = None
 
     def why_out_of_order(self, plan: Plan) -> str | None:
-        """Say why a plan's steps may be in a wrong order where this placement is in force; None where they are not."""
-        if plan.change is None or self.groups in (plan.change.previous, groups_checksum(plan.groups)):
+        """Say why a plan's steps may be in a wrong order where this one was applied last; None where they are not."""
+        is_unknown = self.groups is None and bool(self.roots)  # an earlier release wrote it
+        if plan.change is None or is_unknown or self.groups in (plan.change.previous, groups_checksum(plan.groups)):
             return None
-        return "the plan begins with another placement than the one in force, so its steps may interrupt other roots"
+        return "the plan begins with another placement than was applied last, so its steps may interrupt other roots"
 
     def roots_of(self, server: str) -> Roots:
         return self.roots.get(server)

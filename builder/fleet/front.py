@@ -144,7 +144,8 @@ class Front:
         return self._why_silent(_HANGS_S)
 
     def _why_silent(self, longest_s: float) -> str | None:
-        silent_s = 0.0 if self._silent_from_s is None else time.monotonic() - self._silent_from_s
+        from_s = self._silent_from_s  # another thread may look while this one is told
+        silent_s = 0.0 if from_s is None else time.monotonic() - from_s
         return f"the gateway has said nothing for {silent_s:.0f} s" if silent_s > longest_s else None
 
     def _replace(self, reason: str, on_poll: Callable[[], object]) -> None:

@@ -71,7 +71,8 @@ _PREFIX = re.compile(
 def from_status(status: str, message: str | None, address: str) -> ClientError:
     """The error for a gRPC status name or an HTTP status number; without a message, it does not come from Triton."""
     if status == _METHOD_NOT_ALLOWED:
-        return WrongPortError(f"{address} takes no requests; is it the port of metrics? HTTP is 8000 by default")
+        said = "" if message is None else f" ({one_line(message)})"
+        return WrongPortError(f"{address} takes no requests{said}; is it the port of metrics? HTTP is 8000 by default")
     if message is None:
         kind = ServerError if status == "404" else _BY_STATUS.get(status, ServerError)
         return kind(f"{address} answered with status {status} and no reason; is it a Triton server?")

@@ -42,7 +42,7 @@ class UserClient:
         text: str,
         text_pair: str | None = None,
         *,
-        deadline_ms: int | None = None,
+        deadline_ms: float | None = None,
         level: str | None = None,
         timeout_s: float | None = None,
         name: str | None = None,
@@ -55,6 +55,8 @@ class UserClient:
         Raises:
             InvalidRequestError: The deadline is none; it fails the task.
         """
+        if isinstance(deadline_ms, float):  # drawn from a distribution, say
+            deadline_ms = math.floor(deadline_ms)
         check_deadline(deadline_ms, hplm)
         due_s = self._due()
         sent_s = time.monotonic()

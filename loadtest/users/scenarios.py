@@ -61,15 +61,15 @@ def prepare(environment: Environment, **_: Any) -> None:
 
 
 def _require_trace(environment: Environment) -> None:
-    """Check that there is something to play for who plays a trace.
+    """Check that there is something to play for who plays a trace; a master's workers may have it alone.
 
     Raises:
         RunError, WorkloadError: There is no trace, or it cannot be read.
     """
     options: Any = environment.parsed_options
-    if options.trace:
+    if options.trace and not isinstance(environment.runner, MasterRunner):
         read_trace(Path(options.trace))
-    elif environment.user_classes == [TraceUser]:
+    elif not options.trace and environment.user_classes == [TraceUser]:
         raise RunError("TraceUser needs a --trace")
 
 

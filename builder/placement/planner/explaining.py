@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from builder.placement.planner.baselines import Baseline, fits_everywhere
 from builder.placement.planner.buckets import convoys, shortest_patience_us
+from builder.placement.planner.placeable import placeable
 from builder.placement.planner.plan import Alternative
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.selection import Selection
@@ -94,13 +95,17 @@ def _replicas(problem: Problem, selection: Selection) -> Iterator[str]:
 
 
 def _missing(problem: Problem, selection: Selection) -> Iterator[str]:
-    for model in sorted(set(range(len(problem.models))) - selection.models):
+    missing = sorted(set(range(len(problem.models))) - selection.models)
+    fitting = placeable(problem) if missing else frozenset()
+    for model in missing:
         name = problem.models[model].name
         if problem.demand[model]:
             where = "stands nowhere: the memory does not suffice for every root"
             yield f"{name!r} {where}. Its requests count as late; a fleet answers them by servers that load it first."
-        else:
+        elif model in fitting:
             yield f"{name!r} stands nowhere: the traffic has no request for it, and the memory is needed for others."
+        else:
+            yield f"{name!r} stands nowhere: it fits on no group of these devices, and no request asks for it."
 
 
 def _compared(alternatives: Mapping[str, Alternative]) -> Iterator[str]:

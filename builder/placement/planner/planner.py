@@ -14,17 +14,16 @@ from backends.storage import json_checksum
 from builder.placement.planner.baselines import baselines
 from builder.placement.planner.cells import MOST_DEVICES, Families, plan_in_cells
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
-from builder.placement.planner.frames import by_size
 from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
+from builder.placement.planner.placeable import placeable
 from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.problem import STAGE_COUNTS, Problem
 from builder.placement.planner.replacing import FREE, TIMED, replaced
-from builder.placement.planner.room import Room
 from builder.placement.planner.search import best_selection, is_to_be_pooled
-from builder.placement.planner.selection import Frame, Selection
+from builder.placement.planner.selection import Selection
 from builder.placement.planner.slices import Slices, slices_of
 from builder.placement.planner.traffic import Traffic
 from builder.progress import Report, ignore
@@ -119,12 +118,9 @@ def require_places(problem: Problem) -> None:
     Raises:
         InvalidArgumentError: There is such a model; the message says what it takes and what there is.
     """
-    frames: list[Frame] = []
-    for size in problem.stage_counts:
-        frames += by_size(problem, range(len(problem.devices)), size)
-    room = Room(problem, frames)
+    fitting = placeable(problem)
     for number, model in enumerate(problem.models):
-        if problem.demand[number] and not room.fits(number).any():
+        if problem.demand[number] and number not in fitting:
             largest = max(device.memory_bytes for device in problem.devices)
             raise InvalidArgumentError(
                 f"root {shown(model.name)} takes {model.size_bytes:,} bytes and fits on no group of these devices, of "

@@ -108,7 +108,7 @@ def test_broken_connections_of_grpc(message: str, kind: type[hplm_client.ClientE
 @pytest.mark.parametrize(
     ("status", "message", "told"),
     [
-        ("405", "Method Not Allowed", "server:8001 takes no requests; is it the port of metrics?"),
+        ("405", "Not by this proxy", "server:8001 takes no requests (Not by this proxy); is it the port of metrics?"),
         ("405", None, "server:8001 takes no requests; is it the port of metrics?"),
         ("404", "this is the health port: only /drain is POSTed there", "this is the health port"),
     ],

@@ -62,6 +62,8 @@ def test_machines_that_share_a_home_have_a_fleet_each(tmp_path: Path, monkeypatc
         assert alpha.running() == STATE
         with pytest.raises(NoFleetError):
             beta.running()
+        with FleetFolder(Home(tmp_path / "other")).claimed():
+            assert beta.path != FleetFolder(Home(tmp_path / "other")).path, "a machine may have several homes"
     assert not shared.path.exists()
 
 

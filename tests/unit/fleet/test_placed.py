@@ -78,6 +78,7 @@ def test_a_plan_that_begins_elsewhere_is_told(tmp_path: Path) -> None:
     assert in_force.why_out_of_order(PLAN) is None, "it has no steps"
     for other in (FleetPlacement(), replace(in_force, groups="another")):
         assert "begins with another placement" in str(other.why_out_of_order(after_it))
+    assert FleetPlacement({"server-1": ()}).why_out_of_order(after_it) is None, "an earlier release wrote it"
     assert replace(first, groups=groups_checksum(after_it.groups)).why_out_of_order(after_it) is None, "applied again"
 
 

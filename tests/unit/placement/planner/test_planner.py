@@ -114,7 +114,7 @@ def test_a_root_without_requests_stands_nowhere_if_it_is_larger_than_any_group()
     models = [model_of("base", 120_000, 960), model_of("huge", 120_000, 6_000)]
     made = plan(fleet_of(models, devices(4), bursty(models[:1], 0.3, 4, seed=1)))
     assert {name for group in made.groups for name in group.roots} == {"base"}
-    assert any("'huge' stands nowhere: the traffic has no request for it" in line for line in made.decisions)
+    assert any("'huge' stands nowhere: it fits on no group of these devices" in line for line in made.decisions)
 
 
 def test_what_does_not_fit_anywhere_is_named() -> None:
