@@ -26,7 +26,9 @@ Text = str | tuple[str, str]
 _CHARACTERS_PER_TOKEN = 32
 MOST_CHARACTERS = 8192
 _REPLACEMENT = "\ufffd"
-_MOST_KINDS = 64
+_LONGEST_WORD = 256
+"""In characters. Tokenizers of words know none that is longer, and by default none of more than 100."""
+_MOST_KINDS = 128
 """Of characters: where more differ, to look at each would take as long as to tokenise."""
 
 
@@ -98,7 +100,7 @@ class RootTokenizer:
             if head != text and not truncated[row]:
                 if self._window < MOST_CHARACTERS:
                     head = _head(text, MOST_CHARACTERS)
-                    if any(with_words) or not self._is_one_word(encodings[row], head):
+                    if any(with_words) or not self._is_one_word_each(encodings[row], head):
                         encodings[row] = tokenise([head])[0]
                 truncated[row] = bool(encodings[row].overflowing) or _leaves_out(text, head)
         wanted = with_words or [False] * len(texts)
@@ -109,11 +111,12 @@ class RootTokenizer:
         middles = [None if isinstance(text, str) else _middle(one) for one, text in zip(encodings, texts, strict=True)]
         return _token_rows(encodings, truncated, words, middles, self._pad_id)
 
-    def _is_one_word(self, begun: Encoding, head: Text) -> bool:
-        """Tell whether each segment is one token by its first window, and nothing in it ends that word."""
+    def _is_one_word_each(self, begun: Encoding, head: Text) -> bool:
+        """Tell whether each segment is one token at most by its first window, and what follows cannot change that."""
         segments = _segments(head)
         num_special = self._tokenizer.num_special_tokens_to_add(is_pair=len(segments) == 2)
-        return len(begun.ids) == num_special + len(segments) and not any(map(_may_be_parted, segments))
+        is_one_each = len(begun.ids) <= num_special + len(segments)
+        return is_one_each and all(_is_one_word(segment, self._window) for segment in segments)
 
     def word_marks(self, token_ids: npt.NDArray[np.int64]) -> WordMarks:
         """Return what each of some tokens is to the words of its text.
@@ -138,28 +141,38 @@ def _segments(text: Text) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
 
 
-def _may_be_parted(segment: str) -> bool:
-    """Tell whether a tokenizer may find more than one word in it, or remove some of it: if in doubt, yes."""
+def _is_one_word(segment: str, window: int) -> bool:
+    """Tell whether a tokenizer makes one word of it, which the window alone makes too long to be known; in doubt, no.
+
+    A tokenizer may remove marks, so they count for nothing: of marks alone there is no word, or one.
+    """
     kinds = set(segment)
     if len(kinds) > _MOST_KINDS:
+        return False
+    class_of = {character: _class_in_words(character) for character in kinds}
+    classes = set(class_of.values()) - {"M"}
+    if not classes:
         return True
-    classes = set(map(_class_in_words, kinds))
-    return len(classes) > 1 or None in classes
+    num_shown = sum(class_of[character] != "M" for character in segment[:window])
+    return len(classes) == 1 and None not in classes and num_shown > _LONGEST_WORD
 
 
 def _class_in_words(character: str) -> str | None:
-    """Return L for a letter, N for a number, S for a picture, all as tokenizers decompose it.
+    """Return L for a letter, N for a number, S for a picture, M for a mark, all as tokenizers decompose it.
 
     None where it may end a word, be one of its own as ideographs are, or vanish.
     """
-    found: set[str | None] = set()
+    found: set[str] = set()
     for part in unicodedata.normalize("NFKD", character):
-        category = unicodedata.category(part)
-        if part == _REPLACEMENT or category == "Lo" or (part.isascii() and not part.isalnum()):
-            return None
-        if category[0] != "M" or part == character:
-            found.add(category[0] if category[0] in "LNS" else None)
-    return found.pop() if len(found) == 1 else None
+        is_sign = part.isascii() and not part.isalnum()
+        found.add("" if is_sign or part == _REPLACEMENT or _is_ideograph(part) else unicodedata.category(part)[0])
+    shown = found - {"M"} or found
+    (only,) = shown if len(shown) == 1 else ("",)
+    return only if only and only in "LNSM" else None
+
+
+def _is_ideograph(character: str) -> bool:
+    return unicodedata.name(character, "").startswith("CJK")
 
 
 def _leaves_out(text: Text, head: Text) -> bool:
