@@ -95,6 +95,7 @@ def test_students_answer_what_all_layers_could_not(run: Run, tmp_path: Path) -> 
     assert "no exits" in run(*at, *of_students, "--early-share", "0.5")
 
 
+@pytest.mark.long
 def test_a_fleet_loses_a_server_and_hardly_a_request(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,12 @@ NOT_KEPT = "the plugin is built, and not kept: "
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def quickly_built(built_plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile once for all tests that ask where it is kept, not what it is."""
+    monkeypatch.setattr(kept_plugin, "build_plugin", lambda target: shutil.copy(built_plugin, target))
 
 
 def taken(said: list[str]) -> Path:
@@ -50,6 +57,7 @@ def test_it_is_built_once_and_again_where_it_is_damaged(cache: Path, monkeypatch
     assert taken(said) == kept, "what is kept needs no compiler"
 
 
+@pytest.mark.usefixtures("quickly_built")
 def test_it_is_kept_whatever_a_new_file_may_be(cache: Path) -> None:
     """Many machines let a user's group write what is made."""
     before = os.umask(0o002)
@@ -67,6 +75,7 @@ def test_another_compiler_builds_it_anew(cache: Path, monkeypatch: pytest.Monkey
     assert taken([]) != kept
 
 
+@pytest.mark.usefixtures("quickly_built")
 def test_what_others_may_write_is_not_taken(cache: Path, tmp_path: Path) -> None:
     """The server loads the file, so whoever may write it may run code in the server."""
     said: list[str] = []
@@ -82,6 +91,7 @@ def test_what_others_may_write_is_not_taken(cache: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+@pytest.mark.usefixtures("quickly_built")
 def test_what_belongs_to_another_user_is_not_taken(cache: Path) -> None:
     kept = taken([])
     for path in (kept, kept.parent, kept.parent.parent):
@@ -94,6 +104,7 @@ def test_what_belongs_to_another_user_is_not_taken(cache: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+@pytest.mark.usefixtures("quickly_built")
 def test_what_another_user_may_move_or_has_linked_is_not_taken(cache: Path, tmp_path: Path) -> None:
     kept = taken([])
     os.chown(cache, 65534, -1)
@@ -110,6 +121,7 @@ def test_what_another_user_may_move_or_has_linked_is_not_taken(cache: Path, tmp_
     assert said == [BUILDING_EACH_TIME, f"{NOT_KEPT}{cache / 'hplm'} belongs to another user"]
 
 
+@pytest.mark.usefixtures("quickly_built")
 def test_where_anybody_may_write_beside_the_cache_nothing_is_kept(cache: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
@@ -119,6 +131,7 @@ def test_where_anybody_may_write_beside_the_cache_nothing_is_kept(cache: Path) -
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.usefixtures("quickly_built")
 def test_a_full_cache_costs_no_plugin(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(built: Path, folder: Path) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
@@ -141,6 +154,7 @@ def test_an_export_goes_on_where_there_is_no_room_to_build(tmp_path: Path, monke
     assert not list((tmp_path / "repository").rglob(FILE_NAME))
 
 
+@pytest.mark.usefixtures("quickly_built")
 @pytest.mark.parametrize("where", ["file", "file/below"])
 def test_without_a_cache_it_is_built_each_time(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
@@ -151,6 +165,7 @@ def test_without_a_cache_it_is_built_each_time(where: str, tmp_path: Path, monke
     assert carries_plugin(tmp_path / "repository")
 
 
+@pytest.mark.usefixtures("quickly_built")
 def test_a_relative_cache_folder_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "here")

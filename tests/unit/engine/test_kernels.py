@@ -159,6 +159,7 @@ def test_code_in_the_cache_is_made_again_where_another_file_of_its_room_has_chan
     assert cache_hits(copied_room)[0] == 0
 
 
+@pytest.mark.long
 def test_without_a_cache_that_can_be_read_loops_are_compiled_and_the_log_says_so(copied_room: Path) -> None:
     assert "compiled anew" not in cache_hits(copied_room)[1]
     (index,) = (copied_room / "__pycache__").glob("*.nbi")

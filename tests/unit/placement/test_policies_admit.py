@@ -55,7 +55,9 @@ def test_who_is_let_in_is_answered_in_time(policy: str, times: float, seed: int)
     assert simulation.busy > 0.95
 
 
-@pytest.mark.parametrize("tenants", [1, pytest.param(4, marks=pytest.mark.long), 32])
+@pytest.mark.parametrize(
+    "tenants", [1, pytest.param(4, marks=pytest.mark.long), pytest.param(32, marks=pytest.mark.long)]
+)
 def test_under_overload_the_shortest_are_worth_most(tenants: int, seed: int) -> None:
     load = drawn(2.0, tenants, seed, batches=80)
     utility = {policy: played(policy, load).utility for policy in ("fcfs", "edf", "das")}

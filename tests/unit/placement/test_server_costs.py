@@ -63,7 +63,7 @@ def batches_of(simulation: Simulation) -> list[tuple[int, int, list[int]]]:
     return [(start, end, sorted(places.tolist())) for (start, end), places in zip(times, rows, strict=True)]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "edf", "das"])
+@pytest.mark.parametrize("policy", ["fcfs", "edf", pytest.param("das", marks=pytest.mark.long)])
 def test_every_request_meets_the_fate_of_the_reference(policy: str, seed: int) -> None:
     chance = random.Random(seed)
     seen: set[str] = set()

@@ -110,7 +110,7 @@ def loop_of(policy: str, cost_model: CostModel, capacity: Capacity, max_waiting:
     return ReferenceLoop(chosen, cost_model, capacity, max_waiting, admission)
 
 
-@pytest.mark.parametrize("asks_admission", [True, False])
+@pytest.mark.parametrize("asks_admission", [pytest.param(True, marks=pytest.mark.long), False])
 def test_every_request_meets_the_fate_of_the_reference(asks_admission: bool, seed: int) -> None:
     chance = random.Random(seed)
     seen: set[str | None] = set()
@@ -192,6 +192,7 @@ def test_a_fleet_of_one_is_a_server() -> None:
     assert np.array_equal(alone.answered_us[alone.is_answered], fleet.together.answered_us[alone.is_answered])
 
 
+@pytest.mark.long
 def test_twice_the_servers_answer_twice_as_much() -> None:
     one, two = fleet_of(1).run(load_of(3_000)), fleet_of(2).run(load_of(6_000))
     assert two.together.goodput_per_s == pytest.approx(2 * one.together.goodput_per_s, rel=0.05)

@@ -167,6 +167,7 @@ def test_students_meet_the_reference_too(policy: str, seed: int) -> None:
     assert seen == {1, 2, 3, 4}
 
 
+@pytest.mark.long
 def test_the_load_decides_how_many_students_answer() -> None:
     capacity = Capacity(64, 4096, 64)
 
@@ -277,6 +278,7 @@ def test_lone_rows_that_leave_are_answered_at_their_exit() -> None:
     assert 0.2 < figures["early"] < 0.6
 
 
+@pytest.mark.long
 def test_ladders_answer_more_of_an_overload_and_settle_for_it() -> None:
     per_token = CostModel(0.0, 0.0, 100.0, 0.0, 0.0)
     workload = Workload(PoissonArrivals(2_500.0), FixedLengths(10), UniformTenants(9), UniformDeadlines(50, 200))

@@ -109,7 +109,7 @@ def test_what_is_admitted_is_answered_in_time_at_any_load(load: float, num_tenan
     assert outcome.in_time.total() >= 0.85 * expected * len(rows), f"seed {seed}: too much was rejected"
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0])
+@pytest.mark.parametrize("factor", [0.5, pytest.param(2.0, marks=pytest.mark.long)])
 def test_a_model_that_is_twice_wrong_recovers_within_200_batches(factor: float) -> None:
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)

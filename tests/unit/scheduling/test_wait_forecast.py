@@ -27,7 +27,12 @@ ASKED_EVERY = 3
 """A forecast costs far more than an admission, so only one row in three asks for one."""
 ORDERS = pytest.mark.parametrize(
     "order",
-    [pytest.param(LengthOrder(), marks=pytest.mark.long), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()],
+    [
+        pytest.param(LengthOrder(), marks=pytest.mark.long),
+        pytest.param(UtilityOrder(0.5, 0.5), marks=pytest.mark.long),
+        DeadlineOrder(),
+        FairOrder(),
+    ],
 )
 
 
