@@ -73,7 +73,7 @@ def fates_of(fleet: FleetSimulation) -> list[str]:
 
 
 def expected_fates(reference: ReferenceFleet, load: SimulatedLoad) -> list[str | None]:
-    """By the deadlines of the requests: a server that gets one for the second time knows only its own."""
+    """Return them by the deadlines of the requests: a server that gets one for the second time knows only its own."""
     ran = {
         place: (start_us, end_us)
         for index in range(len(reference.names))
