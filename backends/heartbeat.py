@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.clock import now_us
-from backends.server_folder import FOLDER_VARIABLE
+from backends.server_folder import FOLDER_VARIABLE, made_anew
 
 BEAT_EVERY_S = 0.5
 """A loop that has nothing to do beats this often."""
@@ -56,7 +56,7 @@ class Heartbeat:
     def __init__(self, process: str, loops: Sequence[str]) -> None:
         folder = os.environ.get(FOLDER_VARIABLE)
         self._path = Path(folder) / f"{_PREFIX}{process}" if folder else None
-        self._memory = mmap.mmap(-1, _FIELDS.size) if self._path is None else _mapped(self._path)
+        self._memory = mmap.mmap(-1, _FIELDS.size) if self._path is None else made_anew(self._path, _FIELDS.size)
         beats = [now_us()] * len(loops) + [0] * (MAX_LOOPS - len(loops))
         names = [name.encode() for name in loops] + [b""] * (MAX_LOOPS - len(loops))
         self._memory[:] = _FIELDS.pack(os.getpid(), 0, len(loops), *beats, *names)
@@ -124,14 +124,3 @@ def read_pulses(folder: Path) -> Iterator[Pulse]:
             continue
         names = [name.rstrip(b"\0").decode(errors="replace") for name in fields[MAX_LOOPS:]]
         yield Pulse(path.name.removeprefix(_PREFIX), pid, num_open, dict(zip(names[:num_loops], fields, strict=False)))
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    """Make the file anew; a model that is loaded again must not go on with that of its dead process."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        os.posix_fallocate(descriptor, 0, _FIELDS.size)  # or a beat would end the process on a full disk
-        return mmap.mmap(descriptor, _FIELDS.size)
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,9 @@ _INT32 = struct.Struct("=i")
 
 UInt8Array = npt.NDArray[np.uint8]
 Float16Array = npt.NDArray[np.float16]
+Rows = npt.NDArray[np.floating[Any]]
+"""Hidden rows: of 16 bits from `hplm_lower`, of 32 from another stage of the upper layers."""
+_Number = TypeVar("_Number", bound=np.floating[Any])
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -241,7 +244,7 @@ def _row_of_words(row: bytes) -> bytes:
     return row[_INT32.size : _INT32.size + size_bytes]
 
 
-def fold_rows(rows: Sequence[Float16Array]) -> Float16Array:
+def fold_rows(rows: Sequence[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
     """Rows of any lengths → one tensor whose first dimension is the batch, as Triton wants it, without padding rows.
 
     Semantics:
@@ -253,29 +256,31 @@ def fold_rows(rows: Sequence[Float16Array]) -> Float16Array:
         return rows[0][None]
     total = sum(len(row) for row in rows)
     per_part = -(-total // len(rows))
-    folded = np.zeros((len(rows) * per_part, rows[0].shape[1]), np.float16)
-    np.concatenate(rows, out=folded[:total])
-    return folded.reshape(len(rows), per_part, -1)
+    flat = np.zeros((len(rows) * per_part, rows[0].shape[1]), rows[0].dtype)
+    np.concatenate(rows, out=flat[:total])
+    return flat.reshape(len(rows), per_part, -1)
 
 
-def unfold_rows(folded: Float16Array, lengths: Sequence[int]) -> list[Float16Array]:
+def unfold_rows(folded: npt.NDArray[_Number], lengths: Sequence[int]) -> list[npt.NDArray[_Number]]:
     """The inverse of `fold_rows`; the rows are views of the array."""
     flat = folded.reshape(-1, folded.shape[-1])
     ends = accumulate(lengths)
     return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
-def require_hidden(folded: Float16Array, lengths: Sequence[int]) -> None:
+def require_hidden(
+    folded: Rows, lengths: Sequence[int], name: str = HIDDEN, dtype: type[np.floating[Any]] = np.float16
+) -> None:
     """Reject what `fold_rows` cannot have made of rows of these lengths; more would be kept as long as the rows are."""
     shape = (len(lengths), -(-sum(lengths) // len(lengths)))
-    if folded.ndim != 3 or folded.dtype != np.float16 or folded.shape[:2] != shape:
+    if folded.ndim != 3 or folded.dtype != dtype or folded.shape[:2] != shape:
         raise InvalidArgumentError(
-            f"{HIDDEN} is of {folded.dtype} and shape {list(folded.shape)}; its tickets promise float16 and "
+            f"{name} is of {folded.dtype} and shape {list(folded.shape)}; its tickets promise {dtype.__name__} and "
             f"[{shape[0]}, {shape[1]}, hidden]"
         )
 
 
-def owned(array: Float16Array) -> Float16Array:
+def owned(array: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
     """Return the array itself where NumPy owns its memory, as it does with tensors of Triton 24.10; else a copy."""
     memory = array if array.base is None else array.base
     return array if isinstance(memory, np.ndarray) and memory.flags.owndata else array.copy()

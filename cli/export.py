@@ -67,6 +67,14 @@ class DeviceOptions:
             "More than one pays where a root does not fit on a device; elsewhere it costs."
         ),
     ] = 1
+    stage_models: Annotated[
+        bool,
+        typer.Option(
+            "--stage-models",
+            help="With --stages: each stage is a Triton model of its own, hplm_upper, hplm_stage_1 and so on, chained "
+            "by the ensemble, where one process has all of them else. Rows are then answered by all layers.",
+        ),
+    ] = False
     device_memory: Annotated[
         str | None,
         typer.Option(
@@ -302,6 +310,7 @@ def export_settings(
         device=device.device,
         mode=mode.mode,
         queue_delay_us=mode.queue_delay_us,
+        stage_models=device.stage_models,
         plugin=mode.plugin,
         takes_plugin=not mode.no_plugin,
         lower_parameters=lower.parameters(device.lower_dtype) | access.parameters() | traffic.parameters(),

@@ -29,7 +29,6 @@ from backends.root.encoder import Attend
 from backends.root.int8_file import Smoothing
 from backends.root.store import RootFolder
 from backends.root.upper import UpperLayers
-from backends.scheduling.cuts import Cut
 
 
 class CutUpperStack(UpperStack):
@@ -39,13 +38,13 @@ class CutUpperStack(UpperStack):
         root: Root of the layers.
         settings: Precision and limits; the devices are the pipeline's.
         pipeline: The stages, which stacks of other roots use as well.
-        cut: The layer before which each stage ends.
+        spans: The layers of each stage.
     """
 
-    def __init__(self, root: RootFolder, settings: StackSettings, pipeline: Pipeline, cut: Cut) -> None:
+    def __init__(self, root: RootFolder, settings: StackSettings, pipeline: Pipeline, spans: Sequence[range]) -> None:
         self._pipeline = pipeline
         self._devices = [place.device for place in pipeline.places]
-        self._spans = [range(begin, end) for begin, end in zip((0, *cut), cut, strict=False)]
+        self._spans = spans
         super().__init__(root, settings, pipeline, cut_adapters(SegmentedAdapters, self._spans))
 
     def _served(self, upper: UpperLayers, smoothing: Smoothing | None) -> ServedLayers:

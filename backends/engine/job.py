@@ -9,16 +9,18 @@ from typing import Protocol
 
 from backends.clock import now_us
 from backends.engine.answer_level import Scored
+from backends.engine.passed import Passed
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.root.word_marks import WordMarks
 from backends.scheduling.fair_share import NO_TENANT, tenant_of
 from backends.stack_key import FULL, StackKey
-from backends.wire import AUTO, EARLY, Float16Array, TextWords
+from backends.stage_wire import Mates
+from backends.wire import AUTO, EARLY, Rows, TextWords
 
 LOGGER = logging.getLogger(__name__)
-Answer = bytes
-"""A row's `RESULT`: a JSON object."""
+Answer = bytes | Passed
+"""A row's `RESULT`, a JSON object; or what the next stage gets of it, where that is another process."""
 Respond = Callable[[Answer | HplmError], None]
 IsWanted = Callable[[], bool]
 
@@ -59,11 +61,12 @@ class Job:
         most_depth: Share that it may be given.
         settles: It is answered as early as it can be, however sure it is: so it was asked for, or so the load wants it.
         passed: Share that it has passed; None before it has run.
+        mates: Who was with it in the stage before this process.
         is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
     """
 
     entry: HplmEntry
-    hidden: Float16Array
+    hidden: Rows
     truncated: bool
     deadline_us: int | None
     respond: Respond
@@ -77,6 +80,7 @@ class Job:
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
     marks: WordMarks | None = None
+    mates: Mates | None = None
     tenant: str = field(init=False)
     num_tokens: int = field(init=False)
     stack: StackKey = field(init=False)
@@ -130,7 +134,7 @@ class Job:
         if self.stack.level != FULL or not self.entry.may_settle:
             self.least_depth = self.depth
 
-    def move(self, key: StackKey, hidden: Float16Array) -> None:
+    def move(self, key: StackKey, hidden: Rows) -> None:
         """Go on in another stack, which has slots of its own."""
         self.release_lease()
         self.stack, self.hidden, self.num_tokens = key, hidden, len(hidden)

@@ -141,9 +141,9 @@ class JobQueue:
                     jobs = self._admission.take_batch(chosen, now_us())
                     self.note_staged(jobs)
                     return Choice(jobs, is_final=True)
-                rejected = [self.waiting[index] for index in infeasible]
+                dropped = [self.waiting[index] for index in (*unwanted, *infeasible)]
                 self._admission.drop([*unwanted, *infeasible])
-            reject(rejected, infeasible_error())
+            reject(dropped, infeasible_error())  # requests that are answered take no notice
 
     def note_staged(self, jobs: Sequence[Job]) -> None:
         """Tell admission which batch runs next; none where nothing came of staging."""

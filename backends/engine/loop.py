@@ -144,6 +144,10 @@ class ServeLoop:
         for jobs, rejection in rejected:
             reject(jobs, rejection)
 
+    def go_on(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs that were admitted elsewhere, in the stage before; only the late ones are rejected."""
+        self._outcomes.go_on(jobs)
+
     def _quarantined(self, jobs: Sequence[Job]) -> HplmError | None:
         for job in jobs:
             if (error := self.quarantine.error(job.hplm_key)) is not None:

@@ -10,22 +10,39 @@ from backends.metrics import Counters, Family, Info, Reporter, by_label, refusal
 
 
 class UpperMetrics(Reporter):
-    """`pb_utils` is Triton's module, `process` the name of the model instance, `settings` what is in force in it."""
+    """`pb_utils` is Triton's module, `process` the name of the model instance, `settings` what is in force in it.
+
+    Batches and answers are counted in the first stage only: Triton adds up what processes report by the same labels.
+    """
 
     def __init__(
-        self, pb_utils: Any, service: UpperService, process: str, settings: Mapping[str, str] | None = None
+        self,
+        pb_utils: Any,
+        service: UpperService,
+        process: str,
+        settings: Mapping[str, str] | None = None,
+        is_later_stage: bool = False,
     ) -> None:
         labels = {"process": process, **(settings or {})}
         info = Info(pb_utils, "hplm_upper_settings_info", "Settings in force; always 1", labels)
-        super().__init__([info, *_families(pb_utils, service, process)], "upper-metrics")
+        families = [info, *_families_of_each(pb_utils, service, process)]
+        if not is_later_stage:
+            families += _families(pb_utils, service)
+        super().__init__(families, "upper-metrics")
 
 
-def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family]:
-    admission = service.admission
-    figures = admission.batches.figures
-    took = "What batches took, were predicted to take, and would be by the profile alone"
+def _families_of_each(pb_utils: Any, service: UpperService, process: str) -> list[Family]:
     return [
         refusals(pb_utils, service.refusals.copy),
+        waiting_rows(pb_utils, process, lambda: len(service.admission.waiting)),
+        registry_age(pb_utils, process, lambda: service.registry_age_s),
+    ]
+
+
+def _families(pb_utils: Any, service: UpperService) -> list[Family]:
+    figures = service.admission.batches.figures
+    took = "What batches took, were predicted to take, and would be by the profile alone"
+    return [
         Counters(
             pb_utils,
             "hplm_batch_us_total",
@@ -68,6 +85,4 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
             lambda: {(): service.audit.num_failed},
         ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
-        waiting_rows(pb_utils, process, lambda: len(admission.waiting)),
-        registry_age(pb_utils, process, lambda: service.registry_age_s),
     ]

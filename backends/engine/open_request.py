@@ -8,9 +8,9 @@ from collections.abc import Callable
 from backends.engine.job import Answer, Respond
 from backends.errors import HplmError
 
-Answered = list[bytes] | HplmError
+Answered = list[Answer] | HplmError
 RespondRequest = Callable[[Answered], None]
-"""Takes one JSON object per row of the request, or the request's error; called once, from any thread."""
+"""Takes one answer per row of the request, or the request's error; called once, from any thread."""
 
 
 class OpenRequest:

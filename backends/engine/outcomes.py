@@ -1,4 +1,4 @@
-"""Handles outcomes: a job is answered, gets a fallback, is queued for the next stack, or is retried."""
+"""Handles outcomes: a job is answered, passed on, gets a fallback, is queued for the next stack, or is retried."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from backends.engine.answer_level import Scored
 from backends.engine.answering import answer, are_finite, reject
 from backends.engine.job import Job
 from backends.engine.job_queue import JobQueue
+from backends.engine.passed import Passed
 from backends.engine.quarantine import Quarantine
 from backends.engine.stack_protocol import Done, Next, Outcome, SoFar
 from backends.engine.staged_batch import StagedBatch
 from backends.errors import HplmError, InvalidArgumentError, NotANumberError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
-from backends.scheduling.rejection import late_waiting
+from backends.scheduling.rejection import late_computed, late_waiting
 
 LOGGER = logging.getLogger(__name__)
 Conclude = Callable[[StagedBatch, Sequence[Job]], None]
@@ -98,12 +99,27 @@ class Outcomes:
                 reject([one.job], one.outcome)
         done = [(one, one.outcome) for one in finals if isinstance(one.outcome, Done)]
         self._answer_done([(one, Scored(outcome.logits, outcome.level)) for one, outcome in done])
+        self._pass_on([(one, one.outcome) for one in finals if isinstance(one.outcome, Passed)])
         moving = [(one.job, one.outcome) for one in finals if isinstance(one.outcome, Next)]
         for job, outcome in moving:
             job.move(outcome.key, outcome.hidden)
-        self._go_on([job for job, _ in moving])
+        self.go_on([job for job, _ in moving])
 
-    def _go_on(self, jobs: Sequence[Job]) -> None:
+    def _pass_on(self, passed: Sequence[tuple[Emitted, Passed]]) -> None:
+        """Send rows to the next stage; those of NaN or infinity, and the late ones, go no further."""
+        if unhealthy := [one for one, outcome in passed if not np.isfinite(outcome.states).all()]:
+            self._deal_with_unhealthy(unhealthy)
+        now = now_us()
+        for one, outcome in passed:
+            if one in unhealthy:
+                continue
+            if one.job.is_late(now):
+                reject([one.job], late_computed())
+            else:
+                one.job.end(outcome)
+
+    def go_on(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs that have passed another stack, but for those that are late."""
         now = now_us()
         reject([job for job in jobs if job.is_late(now)], late_waiting())
         if on_time := [job for job in jobs if not job.is_late(now)]:

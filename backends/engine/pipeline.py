@@ -67,6 +67,13 @@ def stage_places(device: torch.device, stages: int, threads: int) -> list[StageP
     return [StagePlace(device, threads // stages, tuple(share)) for share in shares]
 
 
+def own_place(device: torch.device, stage: int, stages: int, threads: int) -> StagePlace:
+    """Return the place of one stage, where each is a process: the GPU is its own, cores and threads are for all."""
+    if device.type != "cpu":
+        return StagePlace(device, 1)
+    return stage_places(device, stages, threads)[stage]
+
+
 def _gpus(first: torch.device, count: int) -> list[torch.device]:
     index, there_are = first.index or 0, torch.cuda.device_count()
     if index + count > there_are:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from backends.adapters.host_bank import HostBank
@@ -20,6 +21,8 @@ from backends.engine.error_sender import ErrorSender
 from backends.engine.job import Job
 from backends.engine.loaded_stacks import LoadedStacks
 from backends.engine.loop import RUN, ServeLoop
+from backends.engine.mate_gathering import MateGathering
+from backends.engine.next_stage import StageRows
 from backends.engine.open_request import Answered, OpenRequest, RespondRequest
 from backends.engine.row_words import brought_words
 from backends.engine.settings import EngineSettings
@@ -40,15 +43,17 @@ from backends.scheduling.policies import policy_of
 from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from backends.scheduling.wait_forecast import WaitForecast
-from backends.stack_key import StackKey
+from backends.stack_key import FULL, StackKey
+from backends.stage_wire import STATES, Mates, decode_mates
 from backends.storage import read_errors_are_clear
 from backends.trace import Lane, span
 from backends.wire import (
     AUTO,
+    EARLY,
     TICKET,
     WORDS,
-    Float16Array,
     Int64Array,
+    Rows,
     Ticket,
     owned,
     require_hidden,
@@ -59,34 +64,38 @@ LOGGER = logging.getLogger(__name__)
 
 
 class HiddenRows(NamedTuple):
-    """A request as `hplm_lower` has sent it; the tensors may be Triton's own memory.
+    """A request as `hplm_lower` or the stage before has sent it; the tensors may be Triton's own memory.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, len(TICKET_COLUMNS)]`; words: B.
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, len(TICKET_COLUMNS)]`; words: B; mates: `[B, 3]`,
+        of the stage before.
     """
 
-    hidden: Float16Array
+    hidden: Rows
     tickets: Int64Array
     words: Sequence[bytes]
+    mates: Int64Array | None = None
 
 
 class _Received(NamedTuple):
     """A request whose tickets are decoded; `hidden` is the engine's own copy."""
 
-    hidden: Float16Array
+    hidden: Rows
     tickets: Sequence[Ticket]
     words: Sequence[bytes]
+    mates: Sequence[Mates | None]
 
 
 class _Request(NamedTuple):
     """A request whose hPLMs are known."""
 
-    hidden: Float16Array
+    hidden: Rows
     tickets: Sequence[Ticket]
     entries: Sequence[HplmEntry]
     stacks: Sequence[StackKey]
     """Where each row begins."""
     words: Sequence[bytes]
+    mates: Sequence[Mates | None]
 
 
 _Begin = Callable[[_Request, RespondRequest], Sequence[Job]]
@@ -155,10 +164,10 @@ class UpperService:
         self._loop = loop_type(
             self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=beat_of, pool=pool
         )
+        self._mates = _mates_of(settings, self._loop)
+        self._queue_all = self._loop.submit_together if self._mates is None else self._mates.add
 
-    def submit(
-        self, hidden: Float16Array, tickets: Int64Array, words: Sequence[bytes], respond: RespondRequest
-    ) -> None:
+    def submit(self, hidden: Rows, tickets: Int64Array, words: Sequence[bytes], respond: RespondRequest) -> None:
         """Queue one request's rows; see `submit_all`."""
         self.submit_all([(HiddenRows(hidden, tickets, words), respond)])
 
@@ -171,7 +180,7 @@ class UpperService:
         """
         with span(Lane.QUEUE, "accept", requests=len(requests)):
             accepted = [self._accepted(rows, respond) for rows, respond in requests]
-            self._loop.submit_together([jobs for jobs in accepted if jobs])
+            self._queue_all([jobs for jobs in accepted if jobs])
 
     def _accepted(self, rows: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
         """Make a request's jobs; none where it is answered already, or waits for its versions or its root."""
@@ -196,7 +205,7 @@ class UpperService:
         try:
             self._lookups.require_found(looked_up)
             jobs = begin(self._resolved(received), respond)
-            self._loop.submit_together([jobs] if jobs else [])
+            self._queue_all([jobs] if jobs else [])
         except Exception as error:
             respond(presentable(error))
 
@@ -212,7 +221,7 @@ class UpperService:
 
     def _queue(self, request: _Request, respond: RespondRequest) -> None:
         try:
-            self._loop.submit(self._jobs(request, respond))
+            self._queue_all([self._jobs(request, respond)])
         except Exception as error:
             respond(presentable(error))
 
@@ -268,6 +277,8 @@ class UpperService:
         self._lookups.close()
         self._cold_starts.close()
         self._loop.close()
+        if self._mates is not None:
+            self._mates.close()
         self._error_sender.close()
         self._compute_pool.close()
 
@@ -310,13 +321,20 @@ class UpperService:
             raise InvalidArgumentError("a request has at least one row")
         if len(rows.words) != len(tickets):
             raise InvalidArgumentError(f"{WORDS} has {len(rows.words)} rows where {TICKET} has {len(tickets)}")
-        require_hidden(rows.hidden, [ticket.num_tokens for ticket in tickets])
-        return _Received(owned(rows.hidden), tickets, list(rows.words))
+        lengths, mates = [ticket.num_tokens for ticket in tickets], list[Mates | None]()
+        if rows.mates is None:
+            require_hidden(rows.hidden, lengths)
+        else:
+            require_hidden(rows.hidden, lengths, STATES, np.float32)
+            mates += decode_mates(rows.mates, len(tickets))
+        return _Received(owned(rows.hidden), tickets, list(rows.words), mates or [None] * len(tickets))
 
     def _resolved(self, received: _Received) -> _Request:
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in received.tickets]
         stacks = [entry.stack(ticket.level) for entry, ticket in zip(entries, received.tickets, strict=True)]
-        return _Request(received.hidden, received.tickets, entries, stacks, received.words)
+        if self._settings.stage is not None and EARLY in [ticket.level for ticket in received.tickets]:
+            raise InvalidArgumentError(f"the level {EARLY} is not served where each stage is a model; ask for {FULL}")
+        return _Request(received.hidden, received.tickets, entries, stacks, received.words, received.mates)
 
     def _jobs(self, request: _Request, respond: RespondRequest) -> Sequence[Job]:
         stacks = [self._stacks.of(key) for key in request.stacks]
@@ -339,9 +357,10 @@ class UpperService:
                 exact=ticket.exact,
                 computing_us=ticket.computing_us,
                 level=ticket.level,
-                lacks_ladder=self._host_bank.lacks_ladder(ticket.hplm_key),
+                lacks_ladder=self._settings.stage is not None or self._host_bank.lacks_ladder(ticket.hplm_key),
                 is_canary=ticket.is_canary,
                 is_wanted=open_request.is_open,
+                mates=request.mates[number],
             )
             for number, (ticket, row, brought) in enumerate(zip(request.tickets, hidden_rows, words, strict=True))
         ]
@@ -362,3 +381,8 @@ class UpperService:
         self.admission.no_longer_serves(key)
         self._costs.forget(key)
         self._cuts.release(key)
+
+
+def _mates_of(settings: StackSettings, loop: ServeLoop) -> MateGathering | None:
+    """Return what brings rows of the stage before together; None where they come from `hplm_lower`."""
+    return MateGathering(loop.go_on, StageRows(settings.stage)) if settings.stage else None

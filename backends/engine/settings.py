@@ -33,6 +33,7 @@ class EngineSettings:
             max_width=settings.number("max_width", MAX_WIDTH),
             layout=settings.text("layout", StackSettings.layout),
             stages=settings.number("stages", StackSettings.stages),
+            stage=settings.number("stage", 0) if "stage" in settings.parameters else None,
             device_memory=settings.number("device_memory", 0) if "device_memory" in settings.parameters else None,
         )
         capacity = Capacity(
@@ -53,6 +54,7 @@ class EngineSettings:
             "max_tokens": str(self.capacity.max_tokens),
             "threads": str(self.threads),
             "stages": str(self.stack.stages),
+            **({} if self.stack.stage is None else {"stage": str(self.stack.stage)}),
         }
 
     @property

@@ -45,6 +45,7 @@ class StackSettings:
         layout: Layout of a batch's rows. `ragged` has no padding and is the fastest (`bench.ragged`); `slotted` suits
             the policy `slotted-das`.
         stages: Parts that the layers are cut into, each computed on its share of the cores or on a device of its own.
+        stage: The only one that is computed in this process, where each stage is a Triton model; None for all of them.
         device_memory: Bytes that weights and adapters of all stacks may take in one stage; None for no limit.
     """
 
@@ -54,6 +55,7 @@ class StackSettings:
     max_width: int = MAX_WIDTH
     layout: str = LAYOUT
     stages: int = 1
+    stage: int | None = None
     device_memory: int | None = None
 
     def __post_init__(self) -> None:
@@ -64,8 +66,20 @@ class StackSettings:
             raise InvalidArgumentError(f"max_width is {self.max_width}; it can be 1 to {MAX_WIDTH}")
         if self.stages < 1:
             raise InvalidArgumentError(f"layers are cut into 1 stage or more, not {self.stages}")
+        if self.stage is not None and not 0 <= self.stage < self.stages:
+            raise InvalidArgumentError(f"there is no stage {self.stage} of {self.stages}")
         if self.device_memory is not None and self.device_memory < 1:
             raise InvalidArgumentError(f"a device has no memory of {self.device_memory} bytes")
+
+    @property
+    def is_later_stage(self) -> bool:
+        """Whether rows come from a stage in another process."""
+        return bool(self.stage)
+
+    @property
+    def next_stage(self) -> int | None:
+        """The stage in another process that rows go on to."""
+        return None if self.stage in (None, self.stages - 1) else self.stage + 1
 
 
 class SlottedLayers:

@@ -174,7 +174,7 @@ class UpperStack(SlottedLayers):
         states = self._layers(hidden, attend, batch.adapters, range(first, num_layers))
         stay = [position for position, row in enumerate(rows) if row.index not in left]
         heads = [_head_row(batch, position, rows[position], rows[position].hplm.head) for position in stay]
-        found = on_cpu(logits(states, heads))
+        found = self._results(states, heads)
         return left | dict(zip([rows[position].index for position in stay], found, strict=True))
 
     def _judge(
@@ -201,6 +201,10 @@ class UpperStack(SlottedLayers):
         if found:
             on_early(found)
         return {index: early.logits for index, early in found if early.leaves}, words
+
+    def _results(self, states: Tensor, heads: Sequence[HeadRow]) -> list[Tensor]:
+        """Return what becomes of rows behind the last layer, in fp32 on the CPU: the logits by their heads."""
+        return on_cpu(logits(states, heads))
 
     def _own_ladder(self, ladder: Ladder | None) -> Ladder | None:
         if ladder is None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from backends.adapters.bank import HplmArtifact
 from backends.adapters.host_bank import HostBank
 from backends.engine.audit import Audit
 from backends.engine.compute_pool import ComputePool
 from backends.engine.cut_stack import CutUpperStack
 from backends.engine.encoder_stack import EncoderStack
 from backends.engine.memory_sizes import slots_bytes
-from backends.engine.pipeline import Pipeline, stage_places
+from backends.engine.next_stage import NextStage
+from backends.engine.part_stack import PartStack, PartUpperStack
+from backends.engine.pipeline import Pipeline, own_place, stage_places
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import UpperStack
 from backends.engine.stack_protocol import Stack
@@ -20,17 +23,21 @@ from backends.engine.student_stack import StudentStack
 from backends.errors import InvalidArgumentError, OtherStudentsError
 from backends.heartbeat import Beat
 from backends.home import Home
+from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
 from backends.root.student_set import read_students
+from backends.scheduling.cuts import spans_of
 from backends.stack_key import STUDENTS, StackKey
 
 
 def compute_pool_of(settings: EngineSettings, beat: Beat) -> ComputePool:
-    """Make the threads of an engine: one pool, or one for each stage."""
-    device, stages = torch.device(settings.stack.device), settings.stack.stages
+    """Make the threads of an engine: one pool, or one for each stage that this process computes."""
+    device, stages, stage = torch.device(settings.stack.device), settings.stack.stages, settings.stack.stage
     if stages == 1:
         return ComputePool(settings.threads, device, beat)
+    if stage is not None:
+        return Pipeline([own_place(device, stage, stages, settings.threads)], beat)
     return Pipeline(stage_places(device, stages, settings.threads), beat)
 
 
@@ -64,18 +71,21 @@ class StackBuilder:
         self._cuts = cuts
         self._host_bank = host_bank
         self._audit = audit
+        stage = settings.stack.next_stage
+        self._next_stage = None if stage is None else NextStage(stage)
 
     def build(self, key: StackKey) -> Stack:
         root = RootFolder(self._home.root(key.root))
         if key.level == STUDENTS:
             return self._student_stack(key, root)
         upper = self._upper(key, root)
-        return EncoderStack(
-            key,
-            upper,
-            lambda entry: self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size, upper.num_layers),
-            self._audit,
-        )
+
+        def load(entry: HplmEntry) -> HplmArtifact:
+            return self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size, upper.num_layers)
+
+        if isinstance(upper, PartUpperStack):
+            return PartStack(key, upper, load, self._audit, self._next_stage)
+        return EncoderStack(key, upper, load, self._audit)
 
     def _upper(self, key: StackKey, root: RootFolder) -> UpperStack:
         settings = self._settings.stack
@@ -83,8 +93,10 @@ class StackBuilder:
             return UpperStack(root, settings, self._compute_pool)
         cut = self._cuts.cut(key, root, self._slots_bytes(key.root) if settings.device_memory else 0)
         try:
+            if isinstance(self._compute_pool, Pipeline) and settings.stage is not None:
+                return PartUpperStack(root, settings, self._compute_pool, spans_of(cut), settings.stage)
             if isinstance(self._compute_pool, Pipeline):
-                return CutUpperStack(root, settings, self._compute_pool, cut)
+                return CutUpperStack(root, settings, self._compute_pool, spans_of(cut))
             return UpperStack(root, settings, self._compute_pool)
         except BaseException:
             self._cuts.release(key)

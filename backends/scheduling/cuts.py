@@ -54,6 +54,11 @@ def stage_sums(halves: Sequence[int], cut: Cut) -> tuple[int, ...]:
     return tuple(sum(halves[begin:end]) for begin, end in zip((0, *cut), cut, strict=False))
 
 
+def spans_of(cut: Cut) -> tuple[range, ...]:
+    """Return what each stage has."""
+    return tuple(range(begin, end) for begin, end in zip((0, *cut), cut, strict=False))
+
+
 def _latencies(halves_us: Sequence[int], halves_bytes: Sequence[int], memory_bytes: int | None) -> NDArray[np.float64]:
     """Return what a stage of the half layers [i, k) takes; infinite where it is empty or too large.
 

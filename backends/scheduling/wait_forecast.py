@@ -13,7 +13,6 @@ row that arrives no layer counts, as only its hPLM and its request say how many 
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import threading
 import zlib
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.scheduling.admission import Admission
-from backends.server_folder import file_prefix, server_folder
+from backends.server_folder import file_prefix, made_anew, mapped, server_folder
 from backends.stack_key import StackKey
 
 LENGTHS = (1, 8, 12, 16, 20, 24, 32, 48, 80)
@@ -153,13 +152,7 @@ class ForecastWriter:
 
     def __init__(self, name: str) -> None:
         self._path = server_folder() / f"{_prefix()}{name}"
-        self._path.unlink(missing_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, _SIZE_BYTES)  # or writing would end the process on a full disk
-            self._memory = mmap.mmap(descriptor, _SIZE_BYTES)
-        finally:
-            os.close(descriptor)
+        self._memory = made_anew(self._path, _SIZE_BYTES)
 
     def tell(self, forecast: WaitForecast, now_us: int) -> None:
         tenants = forecast.by_tenant
@@ -240,7 +233,7 @@ class ForecastReader:
         for gone in self._memories.keys() - found:
             self._memories.pop(gone).close()
         for path, inode in found - self._memories.keys():
-            memory = _mapped(path)
+            memory = mapped(path, _SIZE_BYTES)
             if memory is not None:
                 self._memories[path, inode] = _Memory(memory)
 
@@ -280,22 +273,6 @@ def _inode(path: Path) -> int | None:
         return path.stat().st_ino
     except OSError:
         return None
-
-
-def _mapped(path: Path) -> mmap.mmap | None:
-    """None for a file that is gone meanwhile, not written yet, or another user's."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        if os.fstat(descriptor).st_uid != os.getuid():
-            return None
-        return mmap.mmap(descriptor, _SIZE_BYTES, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def _parsed(content: bytes) -> Told | None:

@@ -19,7 +19,7 @@ from backends.storage import read_errors_are_clear
 from backends.traffic.settings import TrafficSettings
 from builder.cpu_flags import FAST_BF16, FAST_INT8
 from builder.export.config import ModelDescription, from_text, to_text
-from builder.export.model_names import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER, code_model, exported_models
 from builder.export.of_run import SettingsOfRun
 from builder.export.settings import HOME_PARAMETER
 from builder.gpus import best_capability
@@ -32,6 +32,7 @@ _SHOWN = (
     "upper layout",
     "upper slots",
     "upper stages",
+    "upper stage_models",
     "upper device_memory",
     "upper max_batch_size",
     "upper max_tokens",
@@ -78,6 +79,8 @@ def settings_of(repository: Path) -> dict[str, str]:
             raise CorruptFileError(f"{repository / UPPER / 'config.pbtxt'} has {shown(slots)} slots")
         # One more is rendered: slot 0 stands for no adapter.
         settings["upper slots"] = str(int(slots) - 1)
+    if settings.pop("upper stage", None) is not None:
+        settings["upper stage_models"] = "true"
     return settings
 
 
@@ -164,8 +167,9 @@ def _dtype_on_gpu(exported: str, find_capability: FindCapability) -> str:
 def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[str, str]:
     """Return the configurations of the models with changes, so that Triton reports what is in force."""
     found: dict[str, str] = {}
-    for name in (LOWER, UPPER):
-        of_model = {key.partition(" ")[2]: value for key, value in changes.items() if key.startswith(_short(name))}
+    for name in exported_models(repository):
+        short = _short(code_model(name))
+        of_model = {key.partition(" ")[2]: value for key, value in changes.items() if key.startswith(short)}
         if of_model:
             model = _description_at(repository / name / "config.pbtxt")
             found[name] = to_text(replace(model, parameters={**model.parameters, **of_model}))

@@ -1,4 +1,4 @@
-"""The three models of the repository, described.
+"""The models of the repository, described.
 
 No queue policy, priority level or optional input anywhere, each for a reason: the first two make Triton sweep its queue
 every half second while an instance is busy, and overflowing queues inside an ensemble can hang its requests; requests
@@ -17,7 +17,7 @@ from dataclasses import replace
 from backends.deadline_batcher import call_plan_parameters, plugin_parameters
 from backends.scheduling.settings import Capacity
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Step, Tensor
-from builder.export.model_names import ENSEMBLE, LOWER, UPPER
+from builder.export.model_names import ENSEMBLE, LOWER, UPPER, stage_model
 from builder.export.settings import HOME_PARAMETER, ExportSettings
 
 # The tenant's model is a tensor: Triton's response cache looks at tensors only.
@@ -34,12 +34,19 @@ _TICKET = Tensor("TICKET", "INT64", (-1,))
 _WORDS = Tensor("WORDS", "UINT8", (-1,))
 _BETWEEN = (_HIDDEN, _TICKET, _WORDS)
 
+# Between two stages that are models, the rows are folded in the same way.
+_STATES = Tensor("STATES", "FP32", (-1, -1))
+_MATES = Tensor("MATES", "INT64", (-1,))
+_BETWEEN_STAGES = (_STATES, _MATES)
+
 _CALL_ROWS = 1024
 """Rows that `hplm_lower` takes in with one call, at least; what waits in front of it is not counted."""
 
 
 def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
-    return ensemble(settings), lower(settings), upper(settings)
+    if not settings.stage_models:
+        return ensemble(settings), lower(settings), upper(settings)
+    return ensemble(settings), lower(settings), *(_stage(settings, number) for number in range(settings.stages))
 
 
 def ensemble(settings: ExportSettings) -> ModelDescription:
@@ -50,7 +57,7 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
         outputs=(_RESULT,),
         steps=(
             Step(LOWER, inputs=_same(_MODEL, _TEXT), outputs=_same(*_BETWEEN)),
-            Step(UPPER, inputs=_same(*_BETWEEN), outputs=_same(_RESULT)),
+            *(_upper_step(number, _num_models(settings)) for number in range(_num_models(settings))),
         ),
     )
 
@@ -96,6 +103,31 @@ def upper(settings: ExportSettings) -> ModelDescription:
     )
 
 
+def _num_models(settings: ExportSettings) -> int:
+    """Return how many models the upper layers are."""
+    return settings.stages if settings.stage_models else 1
+
+
+def _upper_step(stage: int, num_models: int) -> Step:
+    """Describe a stage's step: every stage gets the tickets and words of the lower model."""
+    rows = _numbered(stage, *_BETWEEN_STAGES) if stage else _same(_HIDDEN)
+    outputs = _same(_RESULT) if stage == num_models - 1 else _numbered(stage + 1, *_BETWEEN_STAGES)
+    return Step(stage_model(stage), inputs={**rows, **_same(_TICKET, _WORDS)}, outputs=outputs)
+
+
+def _stage(settings: ExportSettings, number: int) -> ModelDescription:
+    whole, is_ragged = upper(settings), settings.is_batched_by_triton
+    between = tuple(replace(tensor, is_ragged=is_ragged) for tensor in (*_BETWEEN_STAGES, _TICKET, _WORDS))
+    return replace(
+        whole,
+        name=stage_model(number),
+        inputs=between if number else whole.inputs,
+        outputs=(_RESULT,) if number == settings.stages - 1 else _BETWEEN_STAGES,
+        instances=Instances("GPU", 1, (number,)) if settings.device == "gpu" else Instances("CPU", 1),
+        parameters={**whole.parameters, "stage": str(number)},
+    )
+
+
 def _gpus(settings: ExportSettings) -> tuple[int, ...]:
     """Return the GPUs that have a process each; one whose layers are cut in stages takes the next ones as well."""
     return settings.gpus if settings.gpus or settings.stages == 1 else (0,)
@@ -115,3 +147,8 @@ def _upper_parameters(settings: ExportSettings) -> dict[str, str]:
 
 def _same(*tensors: Tensor) -> dict[str, str]:
     return {tensor.name: tensor.name for tensor in tensors}
+
+
+def _numbered(stage: int, *tensors: Tensor) -> dict[str, str]:
+    """Name what comes to a stage, which the ensemble must tell from what comes to others."""
+    return {tensor.name: f"{tensor.name}_{stage}" for tensor in tensors}

@@ -16,7 +16,7 @@ from backends.deadline_batcher import FILE_NAME
 from backends.errors import NotFoundError
 from backends.storage import publishing
 from builder.export.config import ModelDescription, to_text
-from builder.export.model_names import LOWER, UPPER
+from builder.export.model_names import LOWER, UPPER, code_model, exported_models
 from builder.export.models import all_models
 from builder.export.plugin import with_plugin
 from builder.export.settings import ExportSettings
@@ -43,7 +43,7 @@ def render_repository(
         for model in all_models(complete):
             _render_model(folder / model.name, model, source)
         if complete.plugin is not None:
-            for name in (LOWER, UPPER):
+            for name in exported_models(folder):
                 shutil.copyfile(complete.plugin, folder / name / _VERSION / FILE_NAME)
 
 
@@ -53,7 +53,7 @@ def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:
     version.mkdir(parents=True)
     (folder / "config.pbtxt").write_text(to_text(model), encoding="utf-8")
     if not model.steps:
-        (version / _CODE).write_bytes(_model_code(source / model.name / _VERSION / _CODE))
+        (version / _CODE).write_bytes(_model_code(source / code_model(model.name) / _VERSION / _CODE))
 
 
 def is_of_installed_release(repository: Path) -> bool:
@@ -63,8 +63,10 @@ def is_of_installed_release(repository: Path) -> bool:
         NotFoundError: There is none.
     """
     source = installed_code()
-    parts = [Path(name) / _VERSION / _CODE for name in (LOWER, UPPER)]
-    return [_model_code(repository / part) for part in parts] == [_model_code(source / part) for part in parts]
+    return all(
+        _model_code(repository / name / _VERSION / _CODE) == _model_code(source / code_model(name) / _VERSION / _CODE)
+        for name in {LOWER, UPPER, *exported_models(repository)}
+    )
 
 
 def installed_code() -> Path:

@@ -26,6 +26,9 @@ class ExportSettings:
     hands over all that waits in one call, without the plugin request by request. Mode `triton` leaves the batches to
     Triton: with the plugin, which needs the `cost_model` to end them before deadlines, or as Triton does it alone.
     `queue_delay_us` is how long Triton waits there for a batch to fill while nothing runs.
+
+    With `stage_models` each stage of the upper layers is a Triton model, and they are chained in the ensemble; without,
+    one model has all of them.
     """
 
     max_batch_size: int = 64
@@ -38,6 +41,7 @@ class ExportSettings:
     plugin: Path | None = None
     takes_plugin: bool = True
     cost_model: CostModel | None = None
+    stage_models: bool = False
     lower_parameters: Mapping[str, str] = field(default_factory=dict)
     upper_parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,6 +64,8 @@ class ExportSettings:
             _check_parameters(parameters)
         if self.mode == "triton" and self.stages > 1:
             raise InvalidArgumentError("in mode 'triton' one batch runs at a time, so layers are not cut in stages")
+        if self.stage_models and self.stages == 1:
+            raise InvalidArgumentError("one stage is one model; stages that are models are two or more: add --stages 2")
 
     @property
     def is_batched_by_triton(self) -> bool:

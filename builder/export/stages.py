@@ -14,6 +14,7 @@ from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.stack_key import StackKey
+from backends.wire import EARLY
 from builder.export.settings import ExportSettings
 
 
@@ -35,3 +36,6 @@ def require_cuts(home: Home, registry: Registry, settings: ExportSettings, repor
     with_students = sorted({hplm.domain.root for hplm in hplms if hplm.students is not None})
     if with_students and settings.stages > 1:
         report(f"students are not served with --stages: requests for those of {', '.join(with_students)} are rejected")
+    with_ladders = [hplm.id for hplm in hplms if EARLY in hplm.levels]
+    if with_ladders and settings.stage_models:
+        report(f"all layers answer with --stage-models: {len(with_ladders)} hPLMs have levels that are not served")

@@ -12,9 +12,8 @@ from typing import Self
 from backends.deadline_batcher import FILE_NAME
 from backends.errors import UnavailableError
 from backends.storage import read_errors_are_clear
-from builder.export.model_names import ENSEMBLE, LOWER, UPPER
+from builder.export.model_names import ENSEMBLE, LOWER, UPPER, is_later_stage
 
-_MODELS = (ENSEMBLE, LOWER, UPPER)
 _CONFIGURATION = "config.pbtxt"
 _COMPILED = "__pycache__"
 _MOST_READS = 10
@@ -73,7 +72,7 @@ class ExportedFiles:
         folder.mkdir()
         with suppress(FileNotFoundError):  # all that was exported is known all the same
             for model in repository.absolute().iterdir():
-                if model.name not in _MODELS:
+                if not _is_exported(model.name):
                     (folder / model.name).symlink_to(model)
         for path in self.folders:
             (folder / path).mkdir(parents=True, exist_ok=True)
@@ -88,10 +87,20 @@ class ExportedFiles:
 
 def _walked(repository: Path) -> Iterator[tuple[Path, list[str]]]:
     """Yield the folders of the models in order, with the names of their files."""
-    for model in _MODELS:
+    for model in sorted(_models_of(repository)):
         for folder, below, names in os.walk(repository / model, onerror=_unless_absent, followlinks=True):
             below[:] = sorted(name for name in below if name != _COMPILED)
             yield Path(folder), sorted(names)
+
+
+def _models_of(repository: Path) -> list[str]:
+    with suppress(FileNotFoundError):
+        return [path.name for path in repository.iterdir() if _is_exported(path.name)]
+    return []
+
+
+def _is_exported(model: str) -> bool:
+    return model in (ENSEMBLE, LOWER, UPPER) or is_later_stage(model)
 
 
 def _unless_absent(error: OSError) -> None:

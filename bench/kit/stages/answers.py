@@ -11,6 +11,7 @@ from backends.engine.cut_stack import CutUpperStack
 from backends.engine.pipeline import Pipeline, StagePlace
 from backends.engine.stack import StackSettings, UpperStack
 from backends.root.store import RootFolder
+from backends.scheduling.cuts import spans_of
 from bench.kit.random_root import random_hplm, random_rows
 
 _CPU = torch.device("cpu")
@@ -27,7 +28,7 @@ def answers_apart(root: RootFolder, dtype: str, lengths: list[int], seed: int) -
     logits = []
     for stack in (
         UpperStack(root, settings, ComputePool(1, _CPU)),
-        CutUpperStack(root, settings, pipeline, (layers // 2, layers)),
+        CutUpperStack(root, settings, pipeline, spans_of((layers // 2, layers))),
     ):
         keys = [number % _HPLMS for number in range(len(rows))]
         hplms = [stack.ready(key + 1, partial(artifacts.__getitem__, key)) for key in keys]

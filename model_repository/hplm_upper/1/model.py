@@ -1,4 +1,4 @@
-"""Triton glue of the upper half: hidden rows in, answers out.
+"""Triton glue of the upper half: hidden rows in, answers out; or, of a stage that is not the last, states.
 
 In mode `engine`, `execute` copies the tensors of requests and returns nothing; the answers go through their response
 senders, whenever the engine has them. In mode `triton`, what `execute` gets is the batch, and it returns the answers.
@@ -7,6 +7,7 @@ senders, whenever the engine has them. In mode `triton`, what `execute` gets is 
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from backends.collection import exclude_loaded_objects, pause_collection
@@ -25,6 +26,8 @@ from backends.deadline_batcher import FILE_NAME
 from backends.ending import end_process
 from backends.engine.loop import LOOPS, ServeLoop
 from backends.engine.metrics import UpperMetrics
+from backends.engine.open_request import Answered
+from backends.engine.passed import Passed
 from backends.engine.service import HiddenRows, UpperService
 from backends.engine.settings import EngineSettings
 from backends.engine.ticket_gate import AGE_LIMIT_S, TicketGate
@@ -37,12 +40,13 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySettings
 from backends.scheduling.wait_forecast import ForecastWriter
 from backends.seal import Seal
+from backends.stage_wire import MATES, STATES, encode_mates
 from backends.standstill import LONG_CALLS_S, SHORT_CALLS_S, Standstill
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
 from backends.triton_errors import triton_error
-from backends.wire import HIDDEN, RESULT, TICKET, WORDS, unfold_words
+from backends.wire import HIDDEN, RESULT, TICKET, WORDS, fold_rows, unfold_words
 
 LOGGER = logging.getLogger("hplm_upper")
 _AGE_LIMIT_IN_QUEUE_S = 600.0
@@ -61,20 +65,23 @@ class TritonPythonModel:
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
         self._snapshot = RegistrySnapshot.open(settings.home)
-        self._signal = ForecastWriter(args["model_instance_name"])
+        is_later_stage = engine.stack.is_later_stage
+        # Rows of later stages are admitted already, and wait for no forecast.
+        self._signal = None if is_later_stage else ForecastWriter(args["model_instance_name"])
         self._heartbeat = Heartbeat(args["model_instance_name"], LOOPS)
+        admission = AdmissionSettings.from_model(settings)
         self._service = UpperService(
             settings.home,
             self._snapshot,
             engine.stack,
             engine.capacity,
-            admission := AdmissionSettings.from_model(settings),
-            policy := _policy(settings, self._batches_by_triton),
-            self._signal.tell,
+            admission := replace(admission, predicts=False) if is_later_stage else admission,
+            policy := PolicySettings() if is_later_stage else _policy(settings, self._batches_by_triton),
+            None if self._signal is None else self._signal.tell,
             engine.threads,
             self.loop_type,
             end_process,
-            _gate(self._batches_by_triton),
+            _gate(may_wait=self._batches_by_triton or is_later_stage),
             self._heartbeat.beat_of,
             held_roots(),
         )
@@ -85,7 +92,7 @@ class TritonPythonModel:
             "dtype": engine.dtype_in_force,
             **admission.parameters,
         }
-        self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"], in_force)
+        self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"], in_force, is_later_stage)
         exclude_loaded_objects()
         self._trimming = Trimming(self._service.release_unused)
         self._standstill = Standstill(LONG_CALLS_S if self._batches_by_triton else SHORT_CALLS_S)
@@ -131,7 +138,8 @@ class TritonPythonModel:
         self._trimming.close()
         self._metrics.close()
         self._service.close()
-        self._signal.close()
+        if self._signal is not None:
+            self._signal.close()
         self._heartbeat.close()
         self._snapshot.close()
         stop_tracing()
@@ -147,9 +155,9 @@ def _batches_by_triton(settings: ModelSettings, args: dict[str, str]) -> bool:
     return mode == "triton"
 
 
-def _gate(batches_by_triton: bool) -> TicketGate:
-    """Tickets wait in Triton's queue in mode `triton`, and hardly at all in mode `engine`."""
-    return TicketGate(Seal.of_server(), _AGE_LIMIT_IN_QUEUE_S if batches_by_triton else AGE_LIMIT_S)
+def _gate(may_wait: bool) -> TicketGate:
+    """Tickets wait in Triton's queue in mode `triton`, or in the stages before; else hardly at all."""
+    return TicketGate(Seal.of_server(), _AGE_LIMIT_IN_QUEUE_S if may_wait else AGE_LIMIT_S)
 
 
 def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
@@ -164,13 +172,17 @@ def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
 def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
     try:
         tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        return HiddenRows(tensors[HIDDEN], tensors[TICKET], unfold_words(tensors[WORDS]))
+        rows = tensors[STATES] if STATES in tensors else tensors[HIDDEN]
+        return HiddenRows(rows, tensors[TICKET], unfold_words(tensors[WORDS]), tensors.get(MATES))
     except Exception as error:
         return presentable(error)
 
 
-def _response(answers: list[bytes] | HplmError) -> "pb_utils.InferenceResponse":
+def _response(answers: Answered) -> "pb_utils.InferenceResponse":
     if isinstance(answers, HplmError):
         return pb_utils.InferenceResponse(error=triton_error(pb_utils, answers))
+    if passed := [answer for answer in answers if isinstance(answer, Passed)]:
+        states, mates = fold_rows([row.states for row in passed]), encode_mates([row.mates for row in passed])
+        return pb_utils.InferenceResponse([pb_utils.Tensor(STATES, states), pb_utils.Tensor(MATES, mates)])
     result = np.array(answers, dtype=np.object_).reshape(-1, 1)
     return pb_utils.InferenceResponse([pb_utils.Tensor(RESULT, result)])

@@ -28,6 +28,7 @@ from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
+from backends.scheduling.cuts import spans_of
 from bench.kit.random_root import random_root
 
 NUM_BATCHES = int(os.environ.get("HPLM_RANDOM_BATCHES", "5"))
@@ -97,7 +98,10 @@ def test_stages_answer_as_the_whole_stack_does(
     artifacts = {key: random_artifact(chance, root, kind) for key, kind in enumerate(KINDS, start=1)}
     settings = StackSettings(dtype=dtype, num_slots=len(KINDS) + 1)
     pipeline = pipeline_of(len(cut), threads)
-    whole, stages = UpperStack(root, settings, ComputePool(threads, CPU)), CutUpperStack(root, settings, pipeline, cut)
+    whole, stages = (
+        UpperStack(root, settings, ComputePool(threads, CPU)),
+        CutUpperStack(root, settings, pipeline, spans_of(cut)),
+    )
     for number in range(NUM_BATCHES):
         batch = Batch.drawn(chance, artifacts)
         for exits in ([None] * len(batch.keys), batch.exits):
@@ -118,7 +122,7 @@ def test_each_stage_holds_the_adapters_of_its_own_layers(root: RootFolder) -> No
     artifacts = {key: random_artifact(chance, root, kind) for key, kind in enumerate(KINDS, start=1)}
     settings = StackSettings(dtype="fp32", num_slots=len(KINDS) + 1)
     pipeline = pipeline_of(2)
-    whole, stages = UpperStack(root, settings), CutUpperStack(root, settings, pipeline, cut)
+    whole, stages = UpperStack(root, settings), CutUpperStack(root, settings, pipeline, spans_of(cut))
     for key, artifact in artifacts.items():
         held = []
         for stack in (whole, stages):
@@ -144,7 +148,7 @@ def test_adapters_of_another_depth_are_rejected_whole(root: RootFolder) -> None:
     norm = Norm(torch.ones(7, GEOMETRY.hidden_size), torch.zeros(7, GEOMETRY.hidden_size))
     deeper = replace(fits, adapters=replace(fits.adapters, norms={"output": norm}))
     pipeline = pipeline_of(2)
-    stack = CutUpperStack(root, StackSettings(dtype="fp32", num_slots=3), pipeline, (2, 5))
+    stack = CutUpperStack(root, StackSettings(dtype="fp32", num_slots=3), pipeline, spans_of((2, 5)))
     with pytest.raises(InvalidArgumentError, match=r"norm\.output"):
         stack.ready(1, lambda: deeper)
     assert stack.slots.resident() == []
@@ -166,7 +170,7 @@ def test_stages_on_devices_answer_as_the_whole_stack_does(
     settings = StackSettings(dtype="fp32", num_slots=len(KINDS) + 1, device=devices[0])
     pipeline = Pipeline([StagePlace(torch.device(device), 1) for device in devices])
     whole = UpperStack(root, replace(settings, device="cpu"), ComputePool(1, CPU))
-    stages = CutUpperStack(root, settings, pipeline, (2, 5))
+    stages = CutUpperStack(root, settings, pipeline, spans_of((2, 5)))
     for _ in range(NUM_BATCHES):
         batch = Batch.drawn(chance, artifacts)
         expected, _ = batch.run(whole, artifacts, [None] * len(batch.keys))

@@ -39,12 +39,14 @@ def test_a_configuration_of_the_run_takes_the_place_of_the_exported_one(tmp_path
 
 def test_models_of_the_operator_are_linked_and_compiled_code_is_left_out(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    render_repository(repository, ExportSettings(takes_plugin=False))
+    stages = ExportSettings(takes_plugin=False, upper_parameters={"stages": "2"}, stage_models=True)
+    render_repository(repository, stages)
     (repository / "other" / "1").mkdir(parents=True)
     (repository / "hplm_upper" / "1" / "__pycache__").mkdir()
     (repository / "hplm_upper" / "1" / "__pycache__" / "model.pyc").write_bytes(b"compiled")
     ExportedFiles.read(repository).lay_out(tmp_path / "laid", repository)
     assert (tmp_path / "laid" / "other").readlink() == repository / "other"
+    assert not any((tmp_path / "laid" / model).is_symlink() for model in ("hplm_upper", "hplm_stage_1"))
     assert not (tmp_path / "laid" / "hplm_upper" / "1" / "__pycache__").exists()
 
 
