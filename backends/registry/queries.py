@@ -18,7 +18,7 @@ from backends.registry.quotas import quota_of
 from backends.registry.rows import row_fields
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow, State
 
-_MAX_NAMED_IDS = 500
+MAX_NAMED_IDS = 500
 
 
 def state_row(session: Session) -> State:
@@ -111,7 +111,7 @@ def _folders_of_parents(session: Session, id: int) -> list[str]:
 
 def domain_entries(session: Session, ids: set[int]) -> dict[int, DomainEntry]:
     query = domain_columns()
-    if len(ids) <= _MAX_NAMED_IDS:  # beyond that, reading all is cheaper, and databases limit the list
+    if len(ids) <= MAX_NAMED_IDS:  # beyond that, reading all is cheaper, and databases limit the list
         query = query.where(DomainVersionRow.id.in_(ids))
     return {row.id: domain_entry(session, row) for row in session.execute(query)}
 

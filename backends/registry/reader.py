@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, not_, or_, select
 from sqlalchemy.orm import Session
 
 from backends.errors import ConflictError, CorruptFileError, NotFoundError
@@ -17,6 +17,7 @@ from backends.registry.entries import DomainEntry, DomainNode, HplmEntry, RootEn
 from backends.registry.garbage import Garbage, known_folders
 from backends.registry.position import Position, position_query
 from backends.registry.queries import (
+    MAX_NAMED_IDS,
     domain_columns,
     domain_entry,
     domain_row,
@@ -37,16 +38,38 @@ from backends.registry.queries import (
 )
 from backends.registry.quotas import QuotaTable
 from backends.registry.rows import ReadRows, read_rows
-from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+from backends.registry.schema import (
+    DomainRow,
+    DomainVersionRow,
+    HplmRow,
+    HplmVersionRow,
+    PublicationRow,
+    QuotaRow,
+    RootRow,
+    TokenRow,
+)
 from backends.registry.servers import ServerTable
 from backends.registry.tokens import TokenTable
+
+_AFTER = "after_revision"
+_MARK_THEN = select(PublicationRow.mark).where(PublicationRow.revision == bindparam(_AFTER)).scalar_subquery()
+_HAS_ACCESS_CHANGED = or_(*(exists().where(table.revision > bindparam(_AFTER)) for table in (TokenRow, QuotaRow)))
+_LOOK = position_query().add_columns(_MARK_THEN, _HAS_ACCESS_CHANGED)
+"""The position now; the mark of the revision that a reader has come to; whether tokens or quotas were written since."""
+_IS_DELETED = HplmRow.live_version_id.is_(None)
+_FIRST_CHANGED = (
+    select(HplmRow.id, _IS_DELETED)
+    .where(HplmRow.revision > bindparam(_AFTER))
+    .order_by(HplmRow.revision)
+    .limit(MAX_NAMED_IDS + 1)
+)
 
 
 class HplmChanges(NamedTuple):
     """The versions that went live and the IDs that were deleted on the way to a position.
 
     Where `is_whole`, the way does not begin at the reader's position: `entries` is all that is live. `damaged` are
-    IDs whose rows cannot be read, with the reasons.
+    IDs whose rows cannot be read, with the reasons. `has_access`: tokens or quotas may have changed as well.
     """
 
     position: Position
@@ -54,6 +77,7 @@ class HplmChanges(NamedTuple):
     deleted: Sequence[str] = ()
     is_whole: bool = False
     damaged: Mapping[str, str] = MappingProxyType({})
+    has_access: bool = False
 
 
 class RegistryReader:
@@ -256,20 +280,44 @@ class RegistryReader:
         if self._database.is_at(after):
             return HplmChanges(after)
         with self._database.reading() as session:
-            now = Position(*session.execute(position_query()).one())
-            if not after.leads_to_now(session):
+            revision, mark, mark_then, has_access = session.execute(_LOOK, {_AFTER: after.revision}).one()
+            now = Position(revision, mark)
+            if after.mark is None or mark_then != after.mark:  # restored, or replaced by another registry
                 live = _read_live(session, HplmRow.live_version_id.is_not(None))
                 if live.damaged and not live.entries:
                     raise CorruptFileError(next(iter(live.damaged.values())))
-                return HplmChanges(now, live.entries, is_whole=True, damaged=live.damaged)
-            changed = HplmRow.revision > after.revision
-            deleted = select(HplmRow.name).where(changed, HplmRow.live_version_id.is_(None))
-            live = _read_live(session, changed)
-            return HplmChanges(now, live.entries, list(session.scalars(deleted)), damaged=live.damaged)
+                return HplmChanges(now, live.entries, is_whole=True, damaged=live.damaged, has_access=True)
+            changed = _changed_hplms(session, after)
+            live = ReadRows[HplmEntry]((), {}) if changed.live is None else _read_live(session, changed.live)
+            deleted: Sequence[str] = ()
+            if changed.deleted is not None:
+                deleted = session.scalars(select(HplmRow.name).where(changed.deleted)).all()
+            return HplmChanges(now, live.entries, deleted, damaged=live.damaged, has_access=bool(has_access))
 
     def _hplms(self, query: Select[Any]) -> list[HplmEntry]:
         with self._database.reading() as session:
             return hplm_entries(session, query)
+
+
+class _Changed(NamedTuple):
+    """Conditions of the live and of the deleted hPLMs that changed; None where none did."""
+
+    live: ColumnElement[bool] | None
+    deleted: ColumnElement[bool] | None
+
+
+def _changed_hplms(session: Session, after: Position) -> _Changed:
+    """Find what changed after a position by the index of revisions alone.
+
+    In one query with the versions, PostgreSQL reads all hPLMs to find one.
+    """
+    rows = session.execute(_FIRST_CHANGED, {_AFTER: after.revision}).all()
+    if len(rows) > MAX_NAMED_IDS:
+        changed = HplmRow.revision > after.revision
+        return _Changed(and_(changed, not_(_IS_DELETED)), and_(changed, _IS_DELETED))
+    ids = {state: [id for id, deleted in rows if bool(deleted) is state] for state in (False, True)}
+    live, deleted = (HplmRow.id.in_(ids[state]) if ids[state] else None for state in (False, True))
+    return _Changed(live, deleted)
 
 
 def _read_live(session: Session, wanted: ColumnElement[bool]) -> ReadRows[HplmEntry]:

@@ -6,6 +6,7 @@ A second thread prepares new domains, so that tokens, quotas, deletions and othe
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -28,6 +29,8 @@ _NOBODYS = ""
 """The name of no hPLM."""
 Prepare = Callable[[DomainEntry], object]
 REFRESH_INTERVAL_S = 0.2
+_APART = 0.75, 1.25
+"""Looks of many servers at one registry come apart, or those that had to wait for each other would do so again."""
 QUERY_PATIENCE_S = 1.0
 """How long a server waits for a silent or busy registry before it asks anew."""
 RETIRED_KEPT_S = 60.0
@@ -179,8 +182,9 @@ class RegistrySnapshot:
         with self._reading:
             asked_s = time.monotonic()
             changes = self._registry.hplm_changes(self._position)
-            if changes.position != self._position:
+            if changes.has_access:
                 self._apply_access(changes)
+            _tell_damaged("hPLM %s stays as it was: %s", changes.damaged)
             self._staleness.note_read(asked_s)
             self._apply(changes.entries, self._deleted_by(changes), changes.damaged)
             self._position = changes.position
@@ -201,7 +205,6 @@ class RegistrySnapshot:
         self.quotas.apply(quotas.entries, changes.is_whole, quotas.damaged)
         _tell_damaged("token %s is rejected: %s", tokens.damaged)
         _tell_damaged("the quota of tenant %s stays as it was: %s", quotas.damaged)
-        _tell_damaged("hPLM %s stays as it was: %s", changes.damaged)
 
     def _deleted_by(self, changes: HplmChanges) -> Collection[str]:
         if not changes.is_whole or self._position == START:
@@ -285,7 +288,7 @@ class RegistrySnapshot:
                 del self._folders[folders]
 
     def _keep_fresh(self) -> None:
-        while not self._stopping.wait(self._refresh_interval_s):
+        while not self._stopping.wait(self._refresh_interval_s * random.uniform(*_APART)):
             try:
                 self._read()
                 self._note_position()

@@ -12,9 +12,11 @@ from backends.errors import ConflictError, FormatVersionError, InvalidArgumentEr
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.position import START
+from backends.registry.queries import MAX_NAMED_IDS
 from backends.registry.reader import HplmChanges
 from backends.registry.registry import Registry
 from backends.registry.schema import REGISTRY_FORMAT_VERSION
+from bench.kit.bulk import NewHplm, register_hplms
 
 Open = Callable[[], Registry]
 
@@ -239,6 +241,38 @@ def test_changes_since_a_revision(registry: Registry) -> None:
         ["acme/x"],
         False,
     )
+
+
+@pytest.mark.parametrize("count", [3, MAX_NAMED_IDS // 2, MAX_NAMED_IDS])
+def test_changes_of_few_and_of_many_are_told_alike(registry: Registry, home: Home, count: int) -> None:
+    """Half of the new ones are deleted again."""
+    publish(registry, "acme/old")
+    domain, before = registry.find_domain("mini", "general"), registry.hplm_changes(START).position
+    hplms = [f"acme/new{number}" for number in range(2 * count)]
+    register_hplms(home, [NewHplm(hplm, domain, f"bank/{hplm}", "classification", ["a"], {}) for hplm in hplms])
+    revision = registry.revision
+    gone = ", ".join(f"'{hplm}'" for hplm in hplms[::2])
+    execute(home, f"UPDATE hplms SET live_version_id = NULL, revision = {revision} WHERE name IN ({gone})")
+    changes = registry.hplm_changes(before)
+    assert {entry.id for entry in changes.entries} == set(hplms[1::2])
+    assert sorted(changes.deleted) == sorted(hplms[::2])
+    assert (changes.is_whole, changes.has_access) == (False, False)
+
+
+def test_changes_say_whether_tokens_or_quotas_were_written(registry: Registry) -> None:
+    told, position = [], registry.hplm_changes(START).position
+    for write in (
+        lambda: publish(registry, "acme/x"),
+        lambda: registry.tokens.create("acme"),
+        lambda: publish(registry, "acme/y"),
+        lambda: registry.quotas.set("acme", {"weight": 2.0}),
+        lambda: registry.delete_hplm("acme/x"),
+    ):
+        write()
+        changes = registry.hplm_changes(position)
+        told.append(changes.has_access)
+        position = changes.position
+    assert told == [False, True, False, True, False]
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
