@@ -33,6 +33,7 @@ class Serving:
     mode: Literal["engine", "triton"] = "engine"
     takes_plugin: bool = True
     cost_model: CostModel | None = None
+    stage_models: bool = False
     prepare: Callable[[Path], None] = lambda _: None
     """Changes the rendered repository."""
 
@@ -47,6 +48,7 @@ class Serving:
             mode=self.mode,
             takes_plugin=self.takes_plugin,
             cost_model=self.cost_model,
+            stage_models=self.stage_models,
         )
         render_repository(repository, settings, self.code)
         if self.takes_plugin and not (repository / LOWER / "1" / FILE_NAME).exists():
