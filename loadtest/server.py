@@ -86,6 +86,8 @@ def server_settings(target: Target) -> dict[str, str]:
         short = name.removeprefix("hplm_")
         settings[f"{short} processes"] = str(sum(int(group.get("count", 1)) for group in config["instance_group"]))
         settings |= {f"{short} {key}": _parameter(value) for key, value in sorted(config["parameters"].items())}
+    if settings.pop("upper stage", None) is not None:
+        settings["upper stage_models"] = "true"
     if "upper slots" in settings:
         settings["upper slots"] = str(int(settings["upper slots"]) - 1)  # slot 0 stands for no adapter
     return settings

@@ -23,6 +23,7 @@ from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.server_folder import FOLDER_VARIABLE
 from backends.stage_wire import encode_mates
 from backends.wire import Ticket, encode_tickets, fold_rows
+from waiting import wait_until
 
 HIDDEN = 64
 Responses = queue.Queue[Answered]
@@ -33,6 +34,13 @@ class Chain:
 
     def __init__(self, stages: Sequence[UpperService]) -> None:
         self.stages = stages
+
+    @property
+    def rows_in_last_stage(self) -> int:
+        """Rows that the last stage tells the first one of; held ones are not among them."""
+        mates = self.stages[-1]._mates
+        assert mates is not None
+        return mates._rows.count
 
     def ask(self, key: int, lengths: Sequence[int] = (5,), level: str = "auto") -> Responses:
         """Ask for rows of an hPLM in one request, which are the same ones each time."""
@@ -51,7 +59,10 @@ class Chain:
                 return
             passed = [answer for answer in answers if isinstance(answer, Passed)]
             assert len(passed) == len(answers)
-            states, mates = fold_rows([row.states for row in passed]), encode_mates([row.mates for row in passed])
+            states, mates = (
+                fold_rows([row.states for row in passed]),
+                encode_mates([row.mates for row in passed], rows.tickets),
+            )
             self.submit(stage + 1, rows._replace(hidden=states, mates=mates), responses)
 
         self.stages[stage].submit_all([(rows, respond)])
@@ -73,7 +84,9 @@ def running_chain(
             ending.callback(snapshot.close)
             ending.callback(_close, service)
             stages.append(service)
-        yield Chain(stages)
+        chain = Chain(stages)
+        yield chain
+        wait_until(lambda: chain.rows_in_last_stage == 0)
 
 
 def _close(service: UpperService) -> None:

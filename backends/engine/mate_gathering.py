@@ -5,16 +5,19 @@ They come one request after the other. A batch of each of them by itself would c
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backends.clock import now_us
+from backends.engine.answering import reject
 from backends.engine.job import Answer, Job, Respond
 from backends.engine.next_stage import StageRows
 from backends.errors import HplmError
 
+LOGGER = logging.getLogger(__name__)
 PATIENCE_US = 5_000
 """Longest time that a row waits for its mates: some may have been late, or belong to a request of several batches."""
 _MOST_BATCHES = 64
@@ -92,11 +95,18 @@ class MateGathering:
         self._rows.add(len(jobs))
         for job in jobs:
             job.respond = self._counted(job.respond)
-        self._queue(jobs)
+        try:
+            self._queue(jobs)
+        except Exception as error:  # a defect; the thread goes on for others
+            LOGGER.exception("rows of the stage before could not be queued")
+            reject(jobs, error)
 
     def _counted(self, respond: Respond) -> Respond:
+        counted = [1]
+
         def respond_and_count(answer: Answer | HplmError) -> None:
-            self._rows.add(-1)
+            if counted:
+                self._rows.add(-counted.pop())
             respond(answer)
 
         return respond_and_count

@@ -29,13 +29,22 @@ class StageRows:
         self._path = _path_of(stage)
         self._memory = made_anew(self._path, _SIZE_BYTES)
         self._number = memoryview(self._memory).cast("q")
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
+        """Count rows that have come or, below 0, ended; nothing once it is closed."""
         with self._lock:
-            self._number[0] += count
+            if not self._is_closed:
+                self._number[0] += count
+
+    @property
+    def count(self) -> int:
+        return self._number[0]
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         self._number.release()
         self._memory.close()
         self._path.unlink(missing_ok=True)
@@ -47,6 +56,7 @@ class NextStage:
     def __init__(self, stage: int) -> None:
         self._path = _path_of(stage)
         self._memory: mmap.mmap | None = None
+        self._inode: int | None = None
         self._given = 0
         self._numbers = count(1)
 
@@ -57,6 +67,7 @@ class NextStage:
             num_rows: What it will be given.
             beat: Called while it waits.
         """
+        self._follow()
         give_up_s = time.monotonic() + _LONGEST_WAIT_S
         while self._rows() > self._given and time.monotonic() < give_up_s:
             beat()
@@ -66,9 +77,16 @@ class NextStage:
 
     def _rows(self) -> int:
         """Return the rows there; 0 before the next stage is loaded."""
-        if self._memory is None:
-            self._memory = mapped(self._path, _SIZE_BYTES)
         return 0 if self._memory is None else int.from_bytes(self._memory[:], "little", signed=True)
+
+    def _follow(self) -> None:
+        """Map the file that there is: a stage that is loaded anew writes another one of the same name."""
+        try:
+            inode = self._path.stat().st_ino
+        except OSError:
+            inode = None
+        if inode != self._inode:
+            self._memory, self._inode = None if inode is None else mapped(self._path, _SIZE_BYTES), inode
 
 
 def _path_of(stage: int) -> Path:

@@ -152,9 +152,9 @@ class Outcomes:
         """Quarantine the hPLMs of faulty rows, and charge their tenants for the reruns.
 
         Nothing happens where several hPLMs ran and all failed: the cause is then none of them. A row that arrived with
-        NaN in it is its sender's fault, and the sender need not be the tenant.
+        NaN or huge numbers in it is its sender's fault, and the sender need not be the tenant.
         """
-        guilty = {job: error for job, error in faults.items() if np.isfinite(job.hidden).all()}
+        guilty = {job: error for job, error in faults.items() if _is_plausible(job)}
         keys = {job.hplm_key for job in batch.jobs}
         if not guilty or (len(keys) > 1 and {job.hplm_key for job in guilty} == keys):
             return
@@ -172,6 +172,11 @@ def _keep_fallback(job: Job, outcome: SoFar) -> None:
 
 
 def _unhealthy(job: Job) -> HplmError:
-    if not np.isfinite(job.hidden).all():
-        return InvalidArgumentError("the hidden rows of this request hold what is not a number")
+    if not _is_plausible(job):
+        return InvalidArgumentError("the hidden rows of this request hold what is not a number, or much too large")
     return NotANumberError(job.entry.id)
+
+
+def _is_plausible(job: Job) -> bool:
+    """Whether a row arrived with numbers that 16 bits can hold: layers keep states far below that."""
+    return bool((np.abs(job.hidden) <= np.finfo(np.float16).max).all())

@@ -20,7 +20,7 @@ from backends.engine.next_stage import NextStage
 from backends.engine.passed import Passed
 from backends.engine.pipeline import Pipeline
 from backends.engine.slotted_layers import on_cpu
-from backends.engine.stack import StackSettings
+from backends.engine.stack import ReadyHplm, StackSettings
 from backends.engine.stack_protocol import Emit
 from backends.errors import HplmError
 from backends.heartbeat import Beat
@@ -57,8 +57,8 @@ class PartUpperStack(CutUpperStack):
             return super()._results(states, heads)
         return on_cpu([states[row.start : row.end].float() for row in heads])
 
-    def _own_ladder(self, _: Ladder | None) -> None:
-        return None
+    def _own_ladder(self, ladder: Ladder | None) -> Ladder | None:
+        return super()._own_ladder(ladder) if self._is_last else None
 
 
 class PartStack(EncoderStack):
@@ -76,10 +76,13 @@ class PartStack(EncoderStack):
         behind = 0 if job.mates is None else job.mates.layers
         if behind != self._span.start:
             raise HplmError(
-                f"the stages of root {self.key.root!r} are cut in different places, as its profile changed while they "
-                "were loaded; restart the server"
+                f"the stages of root {self.key.root!r} are cut in different places: its profile, or what they held, "
+                "changed while they loaded it; restart the server"
             )
         return super().lease(job)
+
+    def _exit_of(self, job: Job, hplm: ReadyHplm) -> None:
+        return None
 
     def run(self, batch: EncoderBatch, emit: Emit) -> None:
         if self._next_stage is None:

@@ -211,7 +211,7 @@ class _Passage:
             is_last = not self._to_leave[number]
         if is_last:
             self._stages[number].give_back(self)
-            if not number:
+            if not number and self.num_stages > 1:  # of the only one, the run thread tells once nothing holds it up
                 self._on_left_first()
 
 

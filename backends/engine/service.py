@@ -44,7 +44,7 @@ from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import FULL, StackKey
-from backends.stage_wire import STATES, Mates, decode_mates
+from backends.stage_wire import STATES, Mates
 from backends.storage import read_errors_are_clear
 from backends.trace import Lane, span
 from backends.wire import (
@@ -67,8 +67,8 @@ class HiddenRows(NamedTuple):
     """A request as `hplm_lower` or the stage before has sent it; the tensors may be Triton's own memory.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, len(TICKET_COLUMNS)]`; words: B; mates: `[B, 3]`,
-        of the stage before.
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, len(TICKET_COLUMNS)]`; words: B; mates: see
+        `encode_mates`, of the stage before.
     """
 
     hidden: Rows
@@ -158,7 +158,9 @@ class UpperService:
         self._builder = StackBuilder(home, snapshot, engine, pool, self._cuts, self._host_bank, self.audit)
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
         self._stacks.load({key for entry in snapshot.live() for key in entry.stacks if holds(roots, key.root)})
-        self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
+        # Rows that were admitted wait for a root in a later stage only where that one loads it later than the first.
+        most = 2 * capacity.max_rows if settings.is_later_stage else admission.max_waiting
+        self._cold_starts = ColdStartQueue(self._stacks, most)
         self._lookups = VersionLookups(snapshot)
         snapshot.prepare_with(lambda domain: self._load_held(domain.root, roots))
         self._loop = loop_type(
@@ -326,7 +328,7 @@ class UpperService:
             require_hidden(rows.hidden, lengths)
         else:
             require_hidden(rows.hidden, lengths, STATES, np.float32)
-            mates += decode_mates(rows.mates, len(tickets))
+            mates += self._gate.accept_mates(rows.mates, rows.tickets)
         return _Received(owned(rows.hidden), tickets, list(rows.words), mates or [None] * len(tickets))
 
     def _resolved(self, received: _Received) -> _Request:

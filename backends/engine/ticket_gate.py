@@ -1,4 +1,4 @@
-"""The gate that every ticket passes before `hplm_upper` believes a word of it."""
+"""The gate that every ticket passes before a model of the upper layers believes a word of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from backends.clock import now_us
 from backends.engine.used_tickets import UsedTickets
 from backends.errors import InvalidArgumentError, UnavailableError
 from backends.seal import OWN_SEAL, Seal
+from backends.stage_wire import MATES, Mates, decode_mates
 from backends.wire import TICKET, Int64Array, SealedTicket, Ticket, decode_tickets
 
 AGE_LIMIT_S = 60.0
@@ -37,6 +38,19 @@ class TicketGate:
         self._require_fresh(sealed, now)
         self._use(sealed, now)
         return [one.ticket for one in sealed]
+
+    def accept_mates(self, rows: Int64Array, tickets: Int64Array) -> list[Mates]:
+        """Decode what the stage before says of rows with these tickets; from there to here is a short way.
+
+        Raises:
+            InvalidArgumentError: It was not made by this server, or for other tickets.
+            UnavailableError: It is too old.
+        """
+        sealed, now = decode_mates(rows, tickets, self._seal), now_us()
+        for one in sealed:
+            if abs(now - one.signed_us) > 1e6 * AGE_LIMIT_S:
+                raise UnavailableError(f"{MATES} is older than {AGE_LIMIT_S:.0f} s; ask model hplm")
+        return [one.mates for one in sealed]
 
     def _require_fresh(self, sealed: Iterable[SealedTicket], now: int) -> None:
         for one in sealed:

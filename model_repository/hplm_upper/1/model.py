@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from backends.collection import exclude_loaded_objects, pause_collection
@@ -46,7 +47,7 @@ from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_traci
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
 from backends.triton_errors import triton_error
-from backends.wire import HIDDEN, RESULT, TICKET, WORDS, fold_rows, unfold_words
+from backends.wire import HIDDEN, RESULT, TICKET, WORDS, Int64Array, fold_rows, owned, unfold_words
 
 LOGGER = logging.getLogger("hplm_upper")
 _AGE_LIMIT_IN_QUEUE_S = 600.0
@@ -60,12 +61,13 @@ class TritonPythonModel:
         configure_logging(args["model_instance_name"])
         settings = ModelSettings.from_triton(args)
         self._batches_by_triton = _batches_by_triton(settings, args)
+        self._seal = Seal.of_server()
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
         on_gpu = args["model_instance_kind"] == "GPU"
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
         self._snapshot = RegistrySnapshot.open(settings.home)
-        is_later_stage = engine.stack.is_later_stage
+        is_later_stage, self._is_last_stage = engine.stack.is_later_stage, engine.stack.next_stage is None
         # Rows of later stages are admitted already, and wait for no forecast.
         self._signal = None if is_later_stage else ForecastWriter(args["model_instance_name"])
         self._heartbeat = Heartbeat(args["model_instance_name"], LOOPS)
@@ -81,7 +83,7 @@ class TritonPythonModel:
             engine.threads,
             self.loop_type,
             end_process,
-            _gate(may_wait=self._batches_by_triton or is_later_stage),
+            _gate(self._seal, may_wait=self._batches_by_triton or is_later_stage),
             self._heartbeat.beat_of,
             held_roots(),
         )
@@ -107,7 +109,7 @@ class TritonPythonModel:
             answered = self._service.run([_read(request) for request in requests])
             self._heartbeat.end_requests(len(requests))
             with span(Lane.ANSWERING, "send", requests=len(requests)):
-                return [_response(answers) for answers in answered]
+                return [_answer(answers) for answers in answered]
         with span(Lane.QUEUE, "read", requests=len(requests)):
             read = [one for one in map(self._taken, requests) if one is not None]
         try:
@@ -120,18 +122,29 @@ class TritonPythonModel:
 
     def _taken(self, request: "pb_utils.InferenceRequest") -> "tuple[HiddenRows, Caller] | None":
         """Read a request, or answer it with its error; raises nothing."""
+        read = _read(request)
         try:
             final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            caller = Caller(request.get_response_sender(), _response, final, on_answered=self._heartbeat.end_requests)
+            is_last = self._is_last_stage or isinstance(read, HplmError)
+            respond = _answer if is_last else partial(self._pass_on, owned(read.tickets))
+            caller = Caller(request.get_response_sender(), respond, final, on_answered=self._heartbeat.end_requests)
             self._heartbeat.begin_requests()
         except Exception:  # a defect
             LOGGER.exception("a request cannot be answered")
             return None
-        read = _read(request)
         if isinstance(read, HplmError):
             caller.respond(read)
             return None
         return read, caller
+
+    def _pass_on(self, tickets: Int64Array, answers: Answered) -> "pb_utils.InferenceResponse":
+        """Hand a request's rows to the next stage, sealed with their tickets."""
+        if isinstance(answers, HplmError):
+            return _answer(answers)
+        passed = [answer for answer in answers if isinstance(answer, Passed)]
+        states = fold_rows([row.states for row in passed])
+        mates = encode_mates([row.mates for row in passed], tickets, self._seal)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(STATES, states), pb_utils.Tensor(MATES, mates)])
 
     def finalize(self) -> None:
         self._standstill.close()
@@ -155,9 +168,9 @@ def _batches_by_triton(settings: ModelSettings, args: dict[str, str]) -> bool:
     return mode == "triton"
 
 
-def _gate(may_wait: bool) -> TicketGate:
+def _gate(seal: Seal, may_wait: bool) -> TicketGate:
     """Tickets wait in Triton's queue in mode `triton`, or in the stages before; else hardly at all."""
-    return TicketGate(Seal.of_server(), _AGE_LIMIT_IN_QUEUE_S if may_wait else AGE_LIMIT_S)
+    return TicketGate(seal, _AGE_LIMIT_IN_QUEUE_S if may_wait else AGE_LIMIT_S)
 
 
 def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
@@ -178,11 +191,8 @@ def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
         return presentable(error)
 
 
-def _response(answers: Answered) -> "pb_utils.InferenceResponse":
+def _answer(answers: Answered) -> "pb_utils.InferenceResponse":
     if isinstance(answers, HplmError):
         return pb_utils.InferenceResponse(error=triton_error(pb_utils, answers))
-    if passed := [answer for answer in answers if isinstance(answer, Passed)]:
-        states, mates = fold_rows([row.states for row in passed]), encode_mates([row.mates for row in passed])
-        return pb_utils.InferenceResponse([pb_utils.Tensor(STATES, states), pb_utils.Tensor(MATES, mates)])
     result = np.array(answers, dtype=np.object_).reshape(-1, 1)
     return pb_utils.InferenceResponse([pb_utils.Tensor(RESULT, result)])

@@ -57,6 +57,20 @@ def test_a_stage_that_is_not_there_yet_holds_nothing_up(tmp_path: Path, monkeypa
     assert not beats.count
 
 
+def test_a_stage_that_is_loaded_anew_counts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    stage, beats, before = NextStage(1), Beats(), StageRows(1)
+    stage.wait_for_room(7, beats)
+    before.add(7)
+    stage.wait_for_room(5, beats)
+    before.close()
+    before.add(-7)  # an answer that is late
+    again = StageRows(1)
+    stage.wait_for_room(5, beats)
+    assert not beats.count and again.count == 0
+    again.close()
+
+
 def test_a_stage_that_hangs_holds_nothing_up_for_good(rows: StageRows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_stage, "_LONGEST_WAIT_S", 0.05)
     rows.add(100)

@@ -14,18 +14,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends import stage_wire
+from backends.clock import now_us
 from backends.engine import mate_gathering
 from backends.engine.encoder_stack import EncoderBatch
 from backends.engine.mate_gathering import PATIENCE_US
 from backends.engine.part_stack import PartStack
 from backends.engine.service import HiddenRows
-from backends.engine.stack_protocol import Emit
+from backends.engine.stack_protocol import Emit, Stack
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 from backends.home import Home
+from backends.registry.registry import Registry
 from backends.scheduling.settings import Capacity
+from backends.seal import Seal
+from backends.stack_key import StackKey
 from backends.stage_wire import Mates, encode_mates
-from backends.wire import EARLY, Ticket, encode_tickets, fold_rows
+from backends.wire import EARLY, Int64Array, Ticket, encode_tickets, fold_rows
 from bench.kit.marks import Mark
+from ladder_cases import ladder_of
 from marked_engine import marked_keys
 from served_engine import keys_of
 from served_engine import running as running_whole
@@ -147,7 +153,7 @@ def pass_on(chain: Chain, key: int, mates: Mates, states: np.ndarray | None = No
     responses: Responses = queue.Queue()
     given = np.ones((1, 3, HIDDEN), np.float32) if states is None else states
     tickets = encode_tickets([Ticket(key, 3, False, None)])
-    chain.submit(1, HiddenRows(given, tickets, [b""], encode_mates([mates])), responses)
+    chain.submit(1, HiddenRows(given, tickets, [b""], encode_mates([mates], tickets)), responses)
     return responses
 
 
@@ -161,7 +167,7 @@ def test_the_first_stage_is_two_batches_ahead_at_most(
         assert [runs.next(), runs.next()] == [(0, [3]), (1, [3])]
         pending += [chain.ask(key, [4])]
         assert runs.next() == (0, [4])
-        wait_until(lambda: chain.stages[1]._mates._rows._number[0] == 2)
+        wait_until(lambda: chain.rows_in_last_stage == 2)
         pending += [chain.ask(key, [length]) for length in (5, 6, 7)]
         assert runs.next() == (0, [5])
         with pytest.raises(queue.Empty):
@@ -202,11 +208,97 @@ def test_what_the_stage_before_cannot_have_sent_is_an_error(
     assert answer(chain.ask(key))
 
 
-def test_mates_of_another_shape_are_an_error(tiny_home: Home, chain: Chain) -> None:
+def forged(tickets: Int64Array) -> dict[str, tuple[Int64Array, str]]:
+    """Mates that no stage of this server has sealed with these tickets, and what is said of them."""
+    others = encode_tickets([Ticket(1, 3, False, None)])
+    sealed = encode_mates([Mates(1, 1, 1)], tickets)
+    changed = sealed.copy()
+    changed[0, 0] += 1
+    foreign = "MATES was not made by this server"
+    return {
+        "too narrow": (sealed[:, :3], "MATES is of int64 and shape [1, 3], not of int64 and [1, 6]"),
+        "of another number of rows": (np.concatenate([sealed, sealed]), "MATES is of int64 and shape [2, 6]"),
+        "of another type": (sealed.astype(np.int32), "MATES is of int32"),
+        "changed": (changed, foreign),
+        "of another ticket": (encode_mates([Mates(1, 1, 1)], others), foreign),
+        "of another server": (encode_mates([Mates(1, 1, 1)], tickets, Seal(b"other")), foreign),
+    }
+
+
+@pytest.mark.parametrize("case", forged(encode_tickets([Ticket(1, 3, False, None)])))
+def test_only_the_stage_before_can_pass_a_row_on(tiny_home: Home, chain: Chain, case: str) -> None:
     key, responses = next(iter(keys_of(tiny_home).values())), Responses()
-    rows = HiddenRows(np.ones((1, 3, HIDDEN), np.float32), encode_tickets([Ticket(key, 3, False, None)]), [b""])
-    chain.submit(1, rows._replace(mates=np.zeros((1, 2), np.int64)), responses)
-    assert "MATES is of int64 and shape [1, 2], not of int64 and [1, 3]" in str(error_of(responses))
+    tickets = encode_tickets([Ticket(key, 3, False, None)])
+    mates, complaint = forged(tickets)[case]
+    chain.submit(1, HiddenRows(np.ones((1, 3, HIDDEN), np.float32), tickets, [b""], mates), responses)
+    error = error_of(responses)
+    assert isinstance(error, InvalidArgumentError) and complaint in str(error)
+
+
+def test_what_was_passed_on_long_ago_is_rejected(
+    tiny_home: Home, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = next(iter(keys_of(tiny_home).values()))
+    monkeypatch.setattr(stage_wire, "now_us", lambda: now_us() - 61_000_000)
+    error = error_of(pass_on(chain, key, Mates(1, 1, 1)))
+    assert isinstance(error, UnavailableError) and "MATES is older than 60 s" in str(error)
+
+
+def test_huge_numbers_are_their_senders_fault(tiny_home: Home, chain: Chain) -> None:
+    """They overflow between two layers; the hPLM goes on serving others."""
+    key = next(iter(keys_of(tiny_home).values()))
+    huge = np.full((1, 3, HIDDEN), 3e38, np.float32)
+    huge[0, 0] = -3e38
+    assert "much too large" in str(error_of(pass_on(chain, key, Mates(1, 1, 1), huge)))
+    assert answer(chain.ask(key))
+
+
+def test_a_late_row_goes_no_further(tiny_home: Home, chain_of: RunningChain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a row that is late in the last stage nothing is counted as waiting there for good."""
+    runs, key = Runs(monkeypatch), next(iter(keys_of(tiny_home).values()))
+    with chain_of(capacity=Capacity(max_rows=1, max_adapters=1)) as chain:
+        first = chain.ask(key, [3])
+        assert [runs.next(), runs.next()] == [(0, [3]), (1, [3])]
+        rows = [np.ones((4, HIDDEN), np.float16)]
+        late = chain.ask_rows(rows, [Ticket(key, 4, False, now_us() + 300_000)])
+        assert runs.next() == (0, [4])
+        wait_until(lambda: chain.rows_in_last_stage == 2)
+        time.sleep(0.3)
+        runs.go.set()
+        assert answer(first)
+        assert isinstance(error_of(late), UnavailableError)
+        wait_until(lambda: chain.rows_in_last_stage == 0)
+
+
+def test_rows_of_a_root_that_only_the_last_stage_must_load_wait_there(tiny_home: Home, chain: Chain) -> None:
+    """They are not counted as waiting for the engine, so rows of other roots go on; too many are rejected."""
+    keys = list(keys_of(tiny_home).values())
+    last = chain.stages[1]
+    last._stacks.keep(set())
+    loading, go = threading.Event(), threading.Event()
+    build = last._builder.build
+
+    def slow(key: StackKey) -> Stack:
+        loading.set()
+        assert go.wait(30)
+        return build(key)
+
+    last._builder.build = slow  # type: ignore[method-assign]
+    pending = [chain.ask(key) for key in keys]
+    assert loading.wait(30) and chain.rows_in_last_stage == 0
+    go.set()
+    assert all(answer(responses) for responses in pending)
+
+
+@pytest.mark.parametrize("level", ["auto", "full"])
+def test_an_hplm_with_a_ladder_answers_by_all_layers_and_says_so(
+    tiny_home: Home, chain_of: RunningChain, level: str
+) -> None:
+    entry = Registry.open(tiny_home).hplm("acme/topic")
+    ladder_of(tiny_home, entry, threshold=0.0)
+    with chain_of() as chain:
+        found = answer(chain.ask(entry.key, level=level))
+    assert found["level"] == "full" and 0 < found["confidence"] <= 1
 
 
 def test_an_early_answer_is_not_promised(tiny_home: Home, chain: Chain) -> None:
