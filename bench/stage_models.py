@@ -42,7 +42,7 @@ class Settings:
         return self.rows if length == max(_LENGTHS) else self.short_rows
 
 
-FULL = Settings(rows=512, short_rows=2_048, alone_rows=100, turns=5)
+FULL = Settings(rows=320, short_rows=1_024, alone_rows=30, turns=5)
 QUICK = Settings(rows=320, short_rows=640, alone_rows=10, turns=1)
 
 
