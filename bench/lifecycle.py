@@ -27,7 +27,7 @@ import numpy as np
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from backends.registry.snapshot import REFRESH_INTERVAL_S
+from backends.registry.snapshot import LONGEST_INTERVAL_S
 from backends.storage import publishing
 from bench.kit.entry import Result, at_most, bench
 from bench.kit.home_load import TEXTS, Askable, Load
@@ -55,7 +55,7 @@ class Settings:
     garbage_every: int = 40
     garbage_grace_s: float = 5.0
     seen_after_s: float = 1.0
-    allowance_s: float = REFRESH_INTERVAL_S + 0.05
+    allowance_s: float = LONGEST_INTERVAL_S + 0.05
 
 
 FULL = Settings(quiet_s=30.0, pause_s=0.25)

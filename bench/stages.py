@@ -24,6 +24,7 @@ from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
+from bench.kit.progress import one_by_one
 from bench.kit.stages.answers import answers_apart
 from bench.kit.stages.engine_process import Asking
 from bench.kit.stages.foretold import foretold_s
@@ -183,11 +184,10 @@ def stages(options: Namespace) -> Result:
         asking = asked_of(base, settings)
         root = RootFolder(base.home.root(_ROOTS[0]))
         apart = answers_apart(root, settings.dtype, [settings.tokens] * 32, options.seed)
-        for _ in range(settings.turns):
-            for batch in settings.batches:
-                of_turn, of_ways = turn(asking, all_ways, batch, settings, rng)
-                cells += of_turn
-                times.append((batch, of_ways))
+        for batch in one_by_one(settings.batches * settings.turns, "stages", "turns of batches"):
+            of_turn, of_ways = turn(asking, all_ways, batch, settings, rng)
+            cells += of_turn
+            times.append((batch, of_ways))
     return Result(asdict(settings), figures_of(cells, times, apart), list(rows_of(cells)))
 
 

@@ -12,7 +12,7 @@ from backends.metrics import Counters, Family, Info, Reporter, by_label, refusal
 class UpperMetrics(Reporter):
     """`pb_utils` is Triton's module, `process` the name of the model instance, `settings` what is in force in it.
 
-    Batches and answers are counted in the first stage only: Triton adds up what processes report by the same labels.
+    Batches are counted in the first stage only: Triton adds up what processes report by the same labels.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class UpperMetrics(Reporter):
         info = Info(pb_utils, "hplm_upper_settings_info", "Settings in force; always 1", labels)
         families = [info, *_families_of_each(pb_utils, service, process)]
         if not is_later_stage:
-            families += _families(pb_utils, service)
+            families += _batches(pb_utils, service)
         super().__init__(families, "upper-metrics")
 
 
@@ -36,26 +36,6 @@ def _families_of_each(pb_utils: Any, service: UpperService, process: str) -> lis
         refusals(pb_utils, service.refusals.copy),
         waiting_rows(pb_utils, process, lambda: len(service.admission.waiting)),
         registry_age(pb_utils, process, lambda: service.registry_age_s),
-    ]
-
-
-def _families(pb_utils: Any, service: UpperService) -> list[Family]:
-    figures = service.admission.batches.figures
-    took = "What batches took, were predicted to take, and would be by the profile alone"
-    return [
-        Counters(
-            pb_utils,
-            "hplm_batch_us_total",
-            took,
-            ("time",),
-            by_label(
-                lambda: {
-                    "predicted": figures.predicted_us,
-                    "uncorrected": figures.uncorrected_us,
-                    "measured": figures.measured_us,
-                }
-            ),
-        ),
         Counters(
             pb_utils,
             "hplm_answers_total",
@@ -83,6 +63,26 @@ def _families(pb_utils: Any, service: UpperService) -> list[Family]:
             "Versions that answer by all their layers because their early answers differ too often",
             (),
             lambda: {(): service.audit.num_failed},
+        ),
+    ]
+
+
+def _batches(pb_utils: Any, service: UpperService) -> list[Family]:
+    figures = service.admission.batches.figures
+    took = "What batches took, were predicted to take, and would be by the profile alone"
+    return [
+        Counters(
+            pb_utils,
+            "hplm_batch_us_total",
+            took,
+            ("time",),
+            by_label(
+                lambda: {
+                    "predicted": figures.predicted_us,
+                    "uncorrected": figures.uncorrected_us,
+                    "measured": figures.measured_us,
+                }
+            ),
         ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
     ]

@@ -86,7 +86,8 @@ class NextStage:
         except OSError:
             inode = None
         if inode != self._inode:
-            self._memory, self._inode = None if inode is None else mapped(self._path, _SIZE_BYTES), inode
+            self._memory = None if inode is None else mapped(self._path, _SIZE_BYTES)
+            self._inode = None if self._memory is None else inode  # one that is being made is looked at again
 
 
 def _path_of(stage: int) -> Path:

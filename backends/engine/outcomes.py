@@ -22,6 +22,7 @@ from backends.errors import HplmError, InvalidArgumentError, NotANumberError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.rejection import late_computed, late_waiting
+from backends.wire import Rows
 
 LOGGER = logging.getLogger(__name__)
 Conclude = Callable[[StagedBatch, Sequence[Job]], None]
@@ -106,8 +107,8 @@ class Outcomes:
         self.go_on([job for job, _ in moving])
 
     def _pass_on(self, passed: Sequence[tuple[Emitted, Passed]]) -> None:
-        """Send rows to the next stage; those of NaN or infinity, and the late ones, go no further."""
-        if unhealthy := [one for one, outcome in passed if not np.isfinite(outcome.states).all()]:
+        """Send rows to the next stage; the late ones, and those of NaN or huge numbers, go no further."""
+        if unhealthy := [one for one, outcome in passed if not _are_plausible(outcome.states)]:
             self._deal_with_unhealthy(unhealthy)
         now = now_us()
         for one, outcome in passed:
@@ -154,7 +155,7 @@ class Outcomes:
         Nothing happens where several hPLMs ran and all failed: the cause is then none of them. A row that arrived with
         NaN or huge numbers in it is its sender's fault, and the sender need not be the tenant.
         """
-        guilty = {job: error for job, error in faults.items() if _is_plausible(job)}
+        guilty = {job: error for job, error in faults.items() if _are_plausible(job.hidden)}
         keys = {job.hplm_key for job in batch.jobs}
         if not guilty or (len(keys) > 1 and {job.hplm_key for job in guilty} == keys):
             return
@@ -172,11 +173,11 @@ def _keep_fallback(job: Job, outcome: SoFar) -> None:
 
 
 def _unhealthy(job: Job) -> HplmError:
-    if not _is_plausible(job):
+    if not _are_plausible(job.hidden):
         return InvalidArgumentError("the hidden rows of this request hold what is not a number, or much too large")
     return NotANumberError(job.entry.id)
 
 
-def _is_plausible(job: Job) -> bool:
-    """Whether a row arrived with numbers that 16 bits can hold: layers keep states far below that."""
-    return bool((np.abs(job.hidden) <= np.finfo(np.float16).max).all())
+def _are_plausible(states: Rows) -> bool:
+    """Whether all are numbers that 16 bits can hold: layers keep states far below that."""
+    return bool((np.abs(states) <= np.finfo(np.float16).max).all())

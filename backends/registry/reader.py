@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, not_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, not_, or_, select
 from sqlalchemy.orm import Session
 
 from backends.errors import ConflictError, CorruptFileError, NotFoundError
@@ -53,7 +53,8 @@ from backends.registry.tokens import TokenTable
 
 _AFTER = "after_revision"
 _MARK_THEN = select(PublicationRow.mark).where(PublicationRow.revision == bindparam(_AFTER)).scalar_subquery()
-_HAS_ACCESS_CHANGED = or_(*(exists().where(table.revision > bindparam(_AFTER)) for table in (TokenRow, QuotaRow)))
+_LAST_ACCESS = [select(func.max(table.revision)).scalar_subquery() for table in (TokenRow, QuotaRow)]
+_HAS_ACCESS_CHANGED = or_(*(last > bindparam(_AFTER) for last in _LAST_ACCESS))  # by the index, for any plan
 _LOOK = position_query().add_columns(_MARK_THEN, _HAS_ACCESS_CHANGED)
 """The position now; the mark of the revision that a reader has come to; whether tokens or quotas were written since."""
 _IS_DELETED = HplmRow.live_version_id.is_(None)
@@ -315,9 +316,13 @@ def _changed_hplms(session: Session, after: Position) -> _Changed:
     if len(rows) > MAX_NAMED_IDS:
         changed = HplmRow.revision > after.revision
         return _Changed(and_(changed, not_(_IS_DELETED)), and_(changed, _IS_DELETED))
-    ids = {state: [id for id, deleted in rows if bool(deleted) is state] for state in (False, True)}
-    live, deleted = (HplmRow.id.in_(ids[state]) if ids[state] else None for state in (False, True))
-    return _Changed(live, deleted)
+    live = [id for id, is_deleted in rows if not is_deleted]
+    deleted = [id for id, is_deleted in rows if is_deleted]
+    return _Changed(
+        HplmRow.id.in_(live) if live else None,
+        # Asked again: in PostgreSQL it may be published anew since.
+        and_(HplmRow.id.in_(deleted), _IS_DELETED) if deleted else None,
+    )
 
 
 def _read_live(session: Session, wanted: ColumnElement[bool]) -> ReadRows[HplmEntry]:

@@ -30,6 +30,7 @@ _NOBODYS = ""
 Prepare = Callable[[DomainEntry], object]
 REFRESH_INTERVAL_S = 0.2
 _APART = 0.75, 1.25
+LONGEST_INTERVAL_S = REFRESH_INTERVAL_S * _APART[1]
 """Looks of many servers at one registry come apart, or those that had to wait for each other would do so again."""
 QUERY_PATIENCE_S = 1.0
 """How long a server waits for a silent or busy registry before it asks anew."""

@@ -16,15 +16,16 @@ import pytest
 
 from backends import stage_wire
 from backends.clock import now_us
-from backends.engine import mate_gathering
+from backends.engine import mate_gathering, part_stack
 from backends.engine.encoder_stack import EncoderBatch
 from backends.engine.mate_gathering import PATIENCE_US
 from backends.engine.part_stack import PartStack
 from backends.engine.service import HiddenRows
 from backends.engine.stack_protocol import Emit, Stack
-from backends.errors import HplmError, InvalidArgumentError, UnavailableError
+from backends.errors import HplmError, InvalidArgumentError, NotANumberError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
+from backends.scheduling.rejection import RejectedError
 from backends.scheduling.settings import Capacity
 from backends.seal import Seal
 from backends.stack_key import StackKey
@@ -253,6 +254,18 @@ def test_huge_numbers_are_their_senders_fault(tiny_home: Home, chain: Chain) -> 
     assert answer(chain.ask(key))
 
 
+def test_an_hplm_whose_states_become_huge_is_kept_out(
+    tiny_home: Home, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that happens, and not in the next stage, which could not tell whose fault it is."""
+    key, other = list(keys_of(tiny_home).values())[:2]
+    with monkeypatch.context() as patched:
+        patched.setattr(part_stack, "on_cpu", lambda rows: [1e30 * row for row in rows])
+        assert isinstance(error_of(chain.ask(key)), NotANumberError)
+    assert chain.stages[0]._loop.quarantine.error(key) is not None
+    assert answer(chain.ask(other))
+
+
 def test_a_late_row_goes_no_further(tiny_home: Home, chain_of: RunningChain, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a row that is late in the last stage nothing is counted as waiting there for good."""
     runs, key = Runs(monkeypatch), next(iter(keys_of(tiny_home).values()))
@@ -260,10 +273,10 @@ def test_a_late_row_goes_no_further(tiny_home: Home, chain_of: RunningChain, mon
         first = chain.ask(key, [3])
         assert [runs.next(), runs.next()] == [(0, [3]), (1, [3])]
         rows = [np.ones((4, HIDDEN), np.float16)]
-        late = chain.ask_rows(rows, [Ticket(key, 4, False, now_us() + 300_000)])
+        late = chain.ask_rows(rows, [Ticket(key, 4, False, now_us() + 2_000_000)])
         assert runs.next() == (0, [4])
         wait_until(lambda: chain.rows_in_last_stage == 2)
-        time.sleep(0.3)
+        time.sleep(2.0)
         runs.go.set()
         assert answer(first)
         assert isinstance(error_of(late), UnavailableError)
@@ -271,7 +284,7 @@ def test_a_late_row_goes_no_further(tiny_home: Home, chain_of: RunningChain, mon
 
 
 def test_rows_of_a_root_that_only_the_last_stage_must_load_wait_there(tiny_home: Home, chain: Chain) -> None:
-    """They are not counted as waiting for the engine, so rows of other roots go on; too many are rejected."""
+    """They are not counted as waiting for the engine, which would hold up the first stage; too many are rejected."""
     keys = list(keys_of(tiny_home).values())
     last = chain.stages[1]
     last._stacks.keep(set())
@@ -284,10 +297,15 @@ def test_rows_of_a_root_that_only_the_last_stage_must_load_wait_there(tiny_home:
         return build(key)
 
     last._builder.build = slow  # type: ignore[method-assign]
-    pending = [chain.ask(key) for key in keys]
-    assert loading.wait(30) and chain.rows_in_last_stage == 0
+    most = 2 * Capacity().max_rows
+    pending = [chain.ask(keys[number % len(keys)]) for number in range(most + 3)]
+    assert loading.wait(30)
+    wait_until(lambda: sum(not responses.empty() for responses in pending) == 3)
+    rejected = [responses for responses in pending if not responses.empty()]
+    assert {type(error_of(responses)) for responses in rejected} == {RejectedError}
+    assert chain.rows_in_last_stage == 0
     go.set()
-    assert all(answer(responses) for responses in pending)
+    assert all(answer(responses) for responses in pending if responses not in rejected)
 
 
 @pytest.mark.parametrize("level", ["auto", "full"])
