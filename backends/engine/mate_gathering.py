@@ -102,11 +102,13 @@ class MateGathering:
             reject(jobs, error)
 
     def _counted(self, respond: Respond) -> Respond:
-        counted = [1]
+        has_ended = False
 
         def respond_and_count(answer: Answer | HplmError) -> None:
-            if counted:
-                self._rows.add(-counted.pop())
+            nonlocal has_ended
+            if not has_ended:  # a defect may end a row twice
+                has_ended = True
+                self._rows.add(-1)
             respond(answer)
 
         return respond_and_count

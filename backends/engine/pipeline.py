@@ -139,7 +139,7 @@ class Pipeline(ComputePool):
 
 
 def _nobody() -> None:
-    """Nobody waits for a stage."""
+    """Tell nobody, as no batch waits for a stage."""
 
 
 class _OfThread(threading.local):

@@ -267,7 +267,7 @@ def test_an_hplm_whose_states_become_huge_is_kept_out(
 
 
 def test_a_late_row_goes_no_further(tiny_home: Home, chain_of: RunningChain, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a row that is late in the last stage nothing is counted as waiting there for good."""
+    """Count a row that is late in the last stage as waiting there no longer."""
     runs, key = Runs(monkeypatch), next(iter(keys_of(tiny_home).values()))
     with chain_of(capacity=Capacity(max_rows=1, max_adapters=1)) as chain:
         first = chain.ask(key, [3])
