@@ -19,6 +19,8 @@ from bench.kit.tiny_home import SPECIAL, sample_texts
 Parts = tuple[Model, PreTokenizer, Trainer]
 SIZE = 90
 """So small that most words are cut."""
+LENGTH = 64
+"""So short that some texts are cut."""
 
 
 def word_piece() -> Parts:
@@ -43,7 +45,8 @@ def tokenizer_of(parts: Parts, path: Path, pad_id: int) -> tuple[RootTokenizer, 
     plain.train_from_iterator([text.text for text in sample_texts(300, 5)], trainer)
     plain.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     plain.save(str(path))
-    return RootTokenizer(path, 64, pad_id), plain
+    plain.enable_truncation(LENGTH)
+    return RootTokenizer(path, LENGTH, pad_id), plain
 
 
 @pytest.mark.parametrize("pad_id", [0, 4])
