@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -25,8 +26,9 @@ from numpy.typing import NDArray
 
 from backends.compiled import limit_compiled_products
 from backends.engine.open_request import Answered
-from backends.engine.service import UpperService
+from backends.engine.service import HiddenRows, UpperService
 from backends.engine.stack import StackSettings
+from backends.engine.ticket_gate import TicketGate
 from backends.errors import HplmError
 from backends.home import Home
 from backends.openmp import limit_spinning
@@ -34,8 +36,10 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
 from backends.scheduling.settings import AdmissionSettings, Capacity
+from backends.seal import Seal
 from backends.wire import Ticket, encode_tickets, fold_rows
 from bench.kit.bare import timed
+from bench.kit.stages.chained import FirstStage, SecondStage
 from loadtest.errors import RunError
 
 Seconds = NDArray[np.float64]
@@ -54,11 +58,13 @@ class EngineShape:
         cores: The only ones of its process, each with a thread that computes.
         stages: Parts that the layers are cut into.
         max_rows: Rows in a batch, at most.
+        stage: The only one of them in this process; None for all.
     """
 
     cores: tuple[int, ...]
     stages: int
     max_rows: int
+    stage: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,18 @@ class Asking:
 
 
 class EngineProcess:
-    """Starts an engine, and asks it."""
+    """Starts an engine, and asks it.
 
-    def __init__(self, shape: EngineShape, asking: Asking) -> None:
+    Args:
+        shape: What it is.
+        asking: What it is asked.
+        link: What joins it with the engine of the other stage, where each is a process.
+    """
+
+    def __init__(self, shape: EngineShape, asking: Asking, link: Connection | None = None) -> None:
         limit_spinning()  # by variables, which the process inherits
         limit_compiled_products()
-        self._executor = ProcessPoolExecutor(1, get_context("spawn"), _start, (shape, asking))
+        self._executor = ProcessPoolExecutor(1, get_context("spawn"), _start, (shape, asking, link))
         self._warm = self._executor.submit(_call, _Engine.warm_up)  # which starts the process
 
     def wait_until_warm(self) -> None:
@@ -108,15 +120,24 @@ class EngineProcess:
 
 
 class _Engine:
-    def __init__(self, shape: EngineShape, asking: Asking) -> None:
+    def __init__(self, shape: EngineShape, asking: Asking, link: Connection | None = None) -> None:
         os.sched_setaffinity(0, shape.cores)  # which threads inherit
         torch.set_num_threads(1)
         home = Home(asking.home)
         self._snapshot = RegistrySnapshot(registry := Registry.open(home))
-        settings = StackSettings(dtype=asking.dtype, stages=shape.stages)
+        settings = StackSettings(dtype=asking.dtype, stages=shape.stages, stage=shape.stage)
         capacity = Capacity(max_rows=shape.max_rows)
         admission = AdmissionSettings(_WAITING, tenant_quota=_WAITING, predicts=False)
-        self._service = UpperService(home, self._snapshot, settings, capacity, admission, threads=len(shape.cores))
+        self._seal = Seal.of_server()  # of all engines of this bench
+        self._service = UpperService(
+            home, self._snapshot, settings, capacity, admission, threads=len(shape.cores), gate=TicketGate(self._seal)
+        )
+        self._first_stage: FirstStage | None = None
+        self._is_asked = not settings.is_later_stage
+        if link is not None and self._is_asked:
+            self._first_stage = FirstStage(link, self._seal)
+        elif link is not None:
+            SecondStage(link, self._service.submit_all)
         rng = np.random.default_rng(0)
         keys = {entry.id: entry.key for entry in registry.hplms()}
         hidden_size = RootFolder(home.root(registry.roots()[0].name)).geometry.hidden_size
@@ -126,7 +147,8 @@ class _Engine:
         ]
 
     def warm_up(self) -> None:
-        for _ in range(_WARM_UP):
+        """Ask a few times; a later stage is asked by the first one."""
+        for _ in range(_WARM_UP if self._is_asked else 0):
             for root in range(len(self._tickets)):
                 self._ask_and_wait(root)
 
@@ -164,7 +186,10 @@ class _Engine:
         self._snapshot.close()
 
     def _ask(self, root: int, respond: Callable[[Answered], None]) -> None:
-        self._service.submit(self._row, encode_tickets([next(self._tickets[root])]), [b""], respond)
+        rows = HiddenRows(self._row, encode_tickets([next(self._tickets[root])], self._seal), [b""])
+        if self._first_stage is not None:
+            respond = self._first_stage.after(rows, respond)
+        self._service.submit_all([(rows, respond)])
 
     def _ask_and_wait(self, root: int) -> None:
         left = _CountDown(1)
@@ -205,8 +230,8 @@ _STARTED: list[_Engine] = []
 """The engine of this process."""
 
 
-def _start(shape: EngineShape, asking: Asking) -> None:
-    _STARTED.append(_Engine(shape, asking))
+def _start(shape: EngineShape, asking: Asking, link: Connection | None) -> None:
+    _STARTED.append(_Engine(shape, asking, link))
 
 
 def _call(method: Callable[..., Found], *arguments: object) -> Found:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from bench.kit.stages.loads import Load
-from bench.kit.stages.ways import POOL, REPLICAS, SIMPLE, STAGES, RowTimes
+from bench.kit.stages.ways import POOL, PROCESSES, REPLICAS, SIMPLE, STAGES, RowTimes
 from builder.placement.planner.group_simulator import GroupSimulator, PlacedGroup, StageTimes
 
 _BOTH = frozenset({0, 1})
 _GROUPS = {
     SIMPLE: [PlacedGroup(1, frozenset({0})), PlacedGroup(1, frozenset({1}))],
     STAGES: [PlacedGroup(2, _BOTH)],
+    PROCESSES: [PlacedGroup(2, _BOTH)],
     POOL: [PlacedGroup(1, _BOTH)],
     REPLICAS: [PlacedGroup(1, _BOTH)] * 2,
 }

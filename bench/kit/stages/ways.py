@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.kit.stages.chained import Link
 from bench.kit.stages.engine_process import Asking, EngineProcess, EngineShape, Numbers, Seconds
 from bench.kit.stages.loads import Load
 
-SIMPLE, STAGES, POOL, REPLICAS = "simple", "stages", "pool", "replicas"
+SIMPLE, STAGES, PROCESSES, POOL, REPLICAS = "simple", "stages", "stage processes", "pool", "replicas"
 _AHEAD_S = 0.2
 """From when requests are dealt out to the first one."""
 
@@ -22,12 +23,19 @@ Deal = Callable[[Load, float], Numbers]
 
 @dataclass(frozen=True)
 class Way:
-    """Engines, and which of them each request goes to."""
+    """Engines, and which of them each request goes to.
+
+    Attributes:
+        cores: Of each engine.
+        stages: Of each engine; where `is_chain`, of all of them together.
+        is_chain: Whether each engine is a stage, and hands its rows to the next one.
+    """
 
     name: str
     cores: tuple[tuple[int, ...], ...]
     deal: Deal
     stages: int = 1
+    is_chain: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,13 @@ class RowTimes:
 
 
 def ways(first_core: int, second_core: int) -> dict[str, Way]:
-    """Return each root on a core of its own, both cut in stages, both on two threads, and both on either core."""
+    """Return each root on a core of its own; both cut in stages of threads, and of processes; both pooled; both copied."""
     one, other, both = (first_core,), (second_core,), (first_core, second_core)
     found = (
         Way(SIMPLE, (one, other), lambda load, _: load.roots),
-        Way(STAGES, (both,), _to_the_only_one, stages=2),
-        Way(POOL, (both,), _to_the_only_one),
+        Way(STAGES, (both,), _to_the_first, stages=2),
+        Way(PROCESSES, (both, both), _to_the_first, stages=2, is_chain=True),
+        Way(POOL, (both,), _to_the_first),
         Way(REPLICAS, (one, other), to_the_first_free),
     )
     return {way.name: way for way in found}
@@ -55,7 +64,7 @@ class RunningWay:
 
     def __init__(self, way: Way, asking: Asking, max_rows: int) -> None:
         self._way = way
-        self._engines = [EngineProcess(EngineShape(cores, way.stages, max_rows), asking) for cores in way.cores]
+        self._engines = _chain(way, asking, max_rows) if way.is_chain else _engines(way, asking, max_rows)
         self._max_rows = max_rows
         for engine in self._engines:
             engine.wait_until_warm()
@@ -82,6 +91,26 @@ class RunningWay:
             engine.close()
 
 
+def _engines(way: Way, asking: Asking, max_rows: int) -> list[EngineProcess]:
+    return [EngineProcess(EngineShape(cores, way.stages, max_rows), asking) for cores in way.cores]
+
+
+def _chain(way: Way, asking: Asking, max_rows: int) -> list[EngineProcess]:
+    """Start the stages; the last one first, so that it is there when the first one is warmed up."""
+    link = Link.new()
+    ends = [link.first, link.second]
+    started = []
+    for stage in reversed(range(way.stages)):
+        shape = EngineShape(way.cores[stage], way.stages, max_rows, stage)
+        started.append(EngineProcess(shape, asking, ends[stage]))
+        if stage:
+            started[-1].wait_until_warm()
+    for engine in started:
+        engine.wait_until_warm()
+    link.close()
+    return started[::-1]
+
+
 @contextmanager
 def running(way: Way, asking: Asking, max_rows: int) -> Iterator[RunningWay]:
     started = RunningWay(way, asking, max_rows)
@@ -101,7 +130,7 @@ def to_the_first_free(load: Load, row_s: float) -> Numbers:
     return dealt
 
 
-def _to_the_only_one(load: Load, _: float) -> Numbers:
+def _to_the_first(load: Load, _: float) -> Numbers:
     return np.zeros(len(load.times_s), np.int64)
 
 

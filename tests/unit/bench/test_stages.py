@@ -7,7 +7,7 @@ import pytest
 
 from bench.kit.stages.foretold import foretold_s
 from bench.kit.stages.loads import SHAPES, Load, drawn
-from bench.kit.stages.ways import POOL, REPLICAS, SIMPLE, STAGES, RowTimes, to_the_first_free
+from bench.kit.stages.ways import POOL, PROCESSES, REPLICAS, SIMPLE, STAGES, RowTimes, to_the_first_free
 from bench.stages import Cell, figures_of, rows_of
 
 ROW_S = 0.02
@@ -42,18 +42,22 @@ def test_queues_are_foretold_as_theory_has_them() -> None:
 
 
 def test_figures_are_ratios_within_turns() -> None:
-    def cells(stages: float, pool: float, foretold_pool: float) -> list[Cell]:
-        means = {SIMPLE: (2.0, 2.0), STAGES: (stages, 1.0), POOL: (pool, foretold_pool), REPLICAS: (0.9, 0.9)}
-        return [Cell(64, "cv3", way, mean, 2 * mean, foretold) for way, (mean, foretold) in means.items()]
+    alone_s = {SIMPLE: 0.010, STAGES: 0.0112, PROCESSES: 0.0108, POOL: 0.006, REPLICAS: 0.010}
 
-    times = {SIMPLE: RowTimes(0.010, 0.010), STAGES: RowTimes(0.0112, 0.006)}
+    def cells(stages: float, pool: float, foretold_pool: float) -> list[Cell]:
+        means = {SIMPLE: (2.0, 2.0), STAGES: (stages, 1.0), PROCESSES: (0.8, 1.0), POOL: (pool, foretold_pool)}
+        means[REPLICAS] = (0.9, 0.9)
+        return [Cell(64, "cv3", way, mean, 2 * mean, told, alone_s[way]) for way, (mean, told) in means.items()]
+
     played = [*cells(1.0, 0.5, 0.4), *cells(1.0, 0.5, 0.4), *cells(0.5, 0.5, 0.4)]
-    figures = figures_of(played, [(64, times)], 0.0)
+    figures = figures_of(played, 0.0)
     assert figures["stages_over_simple_cv3_64"] == 2.0
+    assert figures["stage_processes_over_simple_cv3_64"] == 2.5
     assert figures["pool_over_stages_cv3_64"] == 2.0
     assert figures["winner_foretold"] == 1.0
     assert figures["hop_us_per_row"] == pytest.approx(1_200)
-    assert figures_of(cells(1.0, 0.5, 0.95), [(64, times)], 0.0)["winner_foretold"] == 0.0
+    assert figures["hop_us_per_row_processes"] == pytest.approx(800)
+    assert figures_of(cells(1.0, 0.5, 0.95), 0.0)["winner_foretold"] == 0.0
     rows = list(rows_of(played))
-    assert [row["way"] for row in rows] == [SIMPLE, STAGES, POOL, REPLICAS]
+    assert [row["way"] for row in rows] == [SIMPLE, STAGES, PROCESSES, POOL, REPLICAS]
     assert rows[0]["mean ms"] == 2_000 and rows[0]["p99 ms"] == 4_000

@@ -1,0 +1,100 @@
+"""Two engines that are a stage each, in processes of their own: rows go to the second one, and its answers come back.
+
+What `hplm_upper` and `hplm_stage_1` do through Triton, through a socket; so the stages share no interpreter.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from backends.engine.open_request import Answered, RespondRequest
+from backends.engine.passed import Passed
+from backends.engine.service import HiddenRows
+from backends.errors import HplmError
+from backends.seal import Seal
+from backends.stage_wire import encode_mates
+from backends.wire import fold_rows
+
+SubmitAll = Callable[[Sequence[tuple[HiddenRows, RespondRequest]]], None]
+
+
+class Link(NamedTuple):
+    """The ends of what joins two engines."""
+
+    first: Connection
+    second: Connection
+
+    @classmethod
+    def new(cls) -> Link:
+        return cls(*get_context("spawn").Pipe())
+
+    def close(self) -> None:
+        """Close both ends here; each is open in its engine's process."""
+        self.first.close()
+        self.second.close()
+
+
+class FirstStage:
+    """Sends the rows that a stage passes on, and gives the answers to who has asked."""
+
+    def __init__(self, connection: Connection, seal: Seal) -> None:
+        self._connection = connection
+        self._seal = seal
+        self._waiting: dict[int, RespondRequest] = {}
+        self._numbers = count()
+        self._sending = threading.Lock()
+        threading.Thread(target=self._receive, name="answers", daemon=True).start()
+
+    def after(self, rows: HiddenRows, respond: RespondRequest) -> RespondRequest:
+        """Return what takes the answers of this stage to some rows; the next stage's go to `respond`."""
+
+        def pass_on(answers: Answered) -> None:
+            if isinstance(answers, HplmError):
+                respond(answers)
+                return
+            passed = [answer for answer in answers if isinstance(answer, Passed)]
+            states = fold_rows([row.states for row in passed])
+            mates = encode_mates([row.mates for row in passed], rows.tickets, self._seal)
+            number = next(self._numbers)
+            self._waiting[number] = respond
+            sent = pickle.dumps((number, tuple(rows._replace(hidden=states, mates=mates))), pickle.HIGHEST_PROTOCOL)
+            with self._sending:
+                self._connection.send_bytes(sent)
+
+        return pass_on
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, answers = self._connection.recv()
+                self._waiting.pop(number)(HplmError(answers) if isinstance(answers, str) else answers)
+
+
+class SecondStage:
+    """Submits the rows that come, and sends their answers back; errors as their words."""
+
+    def __init__(self, connection: Connection, submit_all: SubmitAll) -> None:
+        self._connection = connection
+        self._submit_all = submit_all
+        self._sending = threading.Lock()
+        threading.Thread(target=self._receive, name="rows", daemon=True).start()
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, rows = pickle.loads(self._connection.recv_bytes())
+                self._submit_all([(HiddenRows(*rows), self._answer_to(number))])
+
+    def _answer_to(self, number: int) -> RespondRequest:
+        def respond(answers: Answered) -> None:
+            with self._sending:
+                self._connection.send((number, str(answers) if isinstance(answers, HplmError) else answers))
+
+        return respond
