@@ -47,7 +47,7 @@ class RowTimes:
 
 
 def ways(first_core: int, second_core: int) -> dict[str, Way]:
-    """Return each root on a core of its own; both cut in stages of threads, and of processes; both pooled; both copied."""
+    """Return each root alone on a core, both cut in stages (threads, processes), both pooled, and both copied."""
     one, other, both = (first_core,), (second_core,), (first_core, second_core)
     found = (
         Way(SIMPLE, (one, other), lambda load, _: load.roots),
