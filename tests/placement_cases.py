@@ -36,17 +36,27 @@ def random_problem(chance: random.Random, most_models: int = 3, most_devices: in
     """Models of some sizes, of which not all fit on one device; bursty traffic near what the devices can do."""
     num_models, num_devices = chance.randint(2, most_models), chance.randint(2, most_devices)
     alone_us = [chance.choice([48_000, 60_000, 120_000]) for _ in range(num_models)]
-    models = [model_of(f"r{number}", each, chance.choice([480, 600, 720, 960])) for number, each in enumerate(alone_us)]
+    has_batches = chance.random() < 0.3  # of which none takes half of what others' requests have
+    models = [
+        model_of(
+            f"r{number}",
+            each,
+            chance.choice([480, 600, 720, 960]),
+            full_rows=8 if has_batches else 1,
+            full_batch_us=each + 60_000 if has_batches else 0,
+        )
+        for number, each in enumerate(alone_us)
+    ]
     weights = [chance.choice([1, 1, 2, 6]) for _ in models]
     load = (
         chance.choice([0.2, 0.5, 0.8])
         * num_devices
         * 1e6
-        / sum(weight * each for weight, each in zip(weights, alone_us, strict=True))
+        / sum(weight * model.busy_us for weight, model in zip(weights, models, strict=True))
     )
     rng = np.random.default_rng(chance.randrange(2**32))
     rates = [load * weight for weight in weights]
     duration_s = 2_000 / sum(rates)
-    patience_us = [chance.choice([2, 5, 10]) * each for each in alone_us]
+    patience_us = [(10 if has_batches else chance.choice([2, 5, 10])) * each for each in alone_us]
     traffic = gamma_traffic(rates, chance.choice([1.0, 4.0]), duration_s, patience_us, rng)
     return Problem(tuple(models), devices(num_devices), traffic)

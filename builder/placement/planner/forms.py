@@ -36,7 +36,7 @@ class Forms:
         most = max(stage_counts)
         cuts = tuple(equal_latency_cuts(each.halves_us, each.halves_bytes, most, memory_bytes) for each in models)
         size = (len(stage_counts), len(models), most)
-        latency_us, busy_us, sizes = (np.zeros(size, np.int64) for _ in range(3))
+        latency_us, busy_us, further_us, sizes = (np.zeros(size, np.int64) for _ in range(4))
         is_possible = np.zeros(size[:2], np.bool_)
         for number, model in enumerate(models):
             for shape, stages in enumerate(stage_counts):
@@ -45,12 +45,19 @@ class Forms:
                     continue
                 is_possible[shape, number] = True
                 alone_us = np.array(stage_sums(model.halves_us, cut), np.int64)
-                busy_us[shape, number, :stages] = np.ceil(model.busy_share * alone_us)
-                latency_us[shape, number, :stages] = alone_us
+                busy_us[shape, number, :stages] = latency_us[shape, number, :stages] = alone_us
+                further_us[shape, number, :stages] = _parts(model.further_share * alone_us)
                 latency_us[shape, number, : stages - 1] += hop_us
                 sizes[shape, number, :stages] = stage_sums(model.halves_bytes, cut)
-        return cls(cuts, StageTimes(tuple(stage_counts), latency_us, busy_us), sizes, is_possible)
+        full_rows = np.array([model.full_rows for model in models], np.int64)
+        times = StageTimes(tuple(stage_counts), latency_us, busy_us, further_us, full_rows)
+        return cls(cuts, times, sizes, is_possible)
 
     def shape(self, num_stages: int) -> int:
         """Return the row of the tables for a number of stages."""
         return self.times.stage_counts.index(num_stages)
+
+
+def _parts(times_us: NDArray[np.float64]) -> Int64:
+    """Round times so that their sum is that of the exact ones: of each, rows of a batch would add up what it lacks."""
+    return np.diff(np.rint(np.cumsum(times_us)), prepend=0.0).astype(np.int64)

@@ -1,10 +1,10 @@
 """AlpaServe's fast simulation of groups of devices: what a placement makes of a traffic, in a loop over its requests.
 
-A request goes to the group whose last stage is free first, of those that hold its model, and is rejected at once where
-the clocks of the group's stages say that it would be late. A group is first come, first served. Batches are not formed
-one by one: a request takes a stage for `busy_us`, its share of a full batch, and leaves it after `latency_us`, what a
-batch of it alone takes; without batching the two are the same. So it ranks placements; it does not replace
-`builder.placement.Simulator`.
+A request goes to the group whose last stage is free first, of those that hold its model. There it joins a batch of its
+model that waits, or is a new batch behind all others. It is rejected at once where the clocks of the stages say that it
+would be late, and later where others that joined made it so. Batches pass the stages first come, first served. So the
+simulation ranks placements; it does not replace `builder.placement.Simulator`, which has policies, admission and what
+serving takes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.errors import InvalidArgumentError
 from builder.placement.planner.stage_clocks import walk_stages
 from builder.placement.planner.traffic import Int64, Traffic
 
@@ -29,18 +30,35 @@ class PlacedGroup(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StageTimes:
-    """What a request takes of each stage, whatever group it is on.
+    """What a batch takes of each stage, whatever group it is on.
 
     Attributes:
         stage_counts: The number of stages of each shape.
+        latency_us: From a batch of one request's taking a stage to its taking the next one.
+        busy_us: How long a batch of one request occupies the stage.
+        further_us: What each further request adds to both.
+        full_rows: The most requests of a batch.
 
     Shape:
-        latency_us, busy_us: `[shapes, models, stages]`, with 0 for stages that a shape does not have.
+        latency_us, busy_us, further_us: `[shapes, models, stages]`, with 0 for stages that a shape does not have.
+        full_rows: `[models]`.
     """
 
     stage_counts: tuple[int, ...]
     latency_us: Int64
     busy_us: Int64
+    further_us: Int64
+    full_rows: Int64
+
+    def __post_init__(self) -> None:
+        shapes = {self.latency_us.shape, self.busy_us.shape, self.further_us.shape}
+        if len(shapes) > 1 or self.full_rows.shape != (self.num_models,):  # the compiled loop would not notice
+            raise InvalidArgumentError(f"times of batches have the shapes {sorted(shapes)} and {self.full_rows.shape}")
+
+    @classmethod
+    def of_requests(cls, stage_counts: tuple[int, ...], latency_us: Int64, busy_us: Int64) -> StageTimes:
+        """Return the times of requests that are a batch each."""
+        return cls(stage_counts, latency_us, busy_us, np.zeros_like(busy_us), np.ones(busy_us.shape[1], np.int64))
 
     @property
     def num_models(self) -> int:
@@ -99,8 +117,9 @@ class GroupSimulator:
         shape_of = np.array([self._shapes[group.num_stages] for group in groups], np.int64)
         finished_us, is_met = np.zeros(len(traffic), np.int64), np.zeros(len(traffic), np.bool_)
         used_us = np.zeros(len(groups), np.int64)
-        by_group = (first_holder, holders, num_stages, shape_of, times.latency_us, times.busy_us)
-        walk_stages(*self._columns, *by_group, finished_us, is_met, used_us)
+        by_group = (first_holder, holders, num_stages, shape_of)
+        tables = (times.latency_us, times.busy_us, times.further_us, times.full_rows)
+        walk_stages(*self._columns, *by_group, *tables, finished_us, is_met, used_us)
         return Played(traffic, is_met, finished_us, used_us / num_stages / max(1, traffic.duration_us))
 
     def _holders(self, groups: Sequence[PlacedGroup]) -> tuple[Int64, Int64]:

@@ -140,7 +140,7 @@ class _Root:
             self.name,
             half_layers(_even(round(costs.alone_us), layers)),
             half_layers(_even(weights + adapters, layers)),
-            min(1.0, costs.full_us / costs.rows / costs.alone_us),
+            costs.rows,
             round(costs.full_us),
             level,
         )

@@ -50,9 +50,7 @@ def _loads_us(problem: Problem, new: Sequence[frozenset[int]], loaded_bytes_per_
 
 def _met(problem: Problem, selection: Selection, window: Traffic, loads_us: Int64) -> int:
     """Count what is in time. A load is a request of a model of its own, which comes first and only to its device."""
-    count, times = len(problem.models), problem.forms.times
-    latency_us, busy_us = (np.pad(each, ((0, 0), (0, len(loads_us)), (0, 0))) for each in _tables(times))
-    latency_us[0, count:, 0] = busy_us[0, count:, 0] = loads_us
+    count = len(problem.models)
     loads = np.arange(count, count + len(loads_us))
     begin_us = np.full(len(loads), window.arrived_us[0])
     traffic = Traffic(
@@ -61,9 +59,14 @@ def _met(problem: Problem, selection: Selection, window: Traffic, loads_us: Int6
         np.concatenate([begin_us + loads_us, window.deadlines_us]),
     )
     groups = [PlacedGroup(1, held | {count + number}) for number, held in enumerate(selection.held)]
-    played = GroupSimulator(traffic, StageTimes(times.stage_counts, latency_us, busy_us)).play(groups)
+    played = GroupSimulator(traffic, _with_loads(problem.forms.times, loads_us)).play(groups)
     return int(played.is_met[len(loads) :].sum())
 
 
-def _tables(times: StageTimes) -> tuple[Int64, Int64]:
-    return times.latency_us, times.busy_us
+def _with_loads(times: StageTimes, loads_us: Int64) -> StageTimes:
+    """Return times with further models, one for each load."""
+    tables = (times.latency_us, times.busy_us, times.further_us)
+    latency_us, busy_us, further_us = (np.pad(each, ((0, 0), (0, len(loads_us)), (0, 0))) for each in tables)
+    latency_us[0, times.num_models :, 0] = busy_us[0, times.num_models :, 0] = loads_us
+    full_rows = np.pad(times.full_rows, (0, len(loads_us)), constant_values=1)
+    return StageTimes(times.stage_counts, latency_us, busy_us, further_us, full_rows)

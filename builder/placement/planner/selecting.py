@@ -54,7 +54,9 @@ class Selector:
         self._count = len(problem.models)
         counts = own.counts(self._count)
         self._asked = frozenset(model for model in models if counts[model])
-        self._work = np.array([each.busy_us for each in problem.models]) / max(1, own.duration_us)
+        duration_us = max(1, own.duration_us)
+        self._work = np.array([each.busy_us for each in problem.models]) / duration_us
+        self._work_alone = np.array([each.alone_us for each in problem.models]) / duration_us
 
     def judged(self, selection: Selection) -> Selected:
         missing = len(self._asked - selection.models) if self._covers else 0
@@ -75,7 +77,7 @@ class Selector:
                 model, group = addition
                 placed, state = True, state.plus(model, group)
                 room.take(model, group)
-                used[group] += self._work[model] * unserved[model]
+                used[group] += self._work_alone[model] * unserved[model]  # as in batches that are not full
                 unserved[model] //= 2
             if not placed:
                 return max(best, self._filled(state, room), key=lambda each: each.score)

@@ -1,8 +1,12 @@
-"""The loop of the group simulator, compiled: a request walks the clocks of a group's stages and is taken or rejected.
+"""The loop of the group simulator, compiled: requests make batches, which walk the clocks of their group's stages.
+
+A batch waits until the first stage is free of the batches ahead. Until then requests of its model join it, up to a full
+batch. When it begins, those are dropped that would be late, as a server rejects them. A batch is named by its first
+request.
 
 Shape:
-    Requests are `[requests]`, `num_stages` and `shape_of` `[groups]`, times `[shapes, models, stages]`. The groups that
-    hold model m are `holders[first_holder[m] : first_holder[m + 1]]`.
+    Requests are `[requests]`, `num_stages` and `shape_of` `[groups]`, times `[shapes, models, stages]`, `full_rows`
+    `[models]`. The groups that hold model m are `holders[first_holder[m] : first_holder[m + 1]]`.
 """
 
 from __future__ import annotations
@@ -10,12 +14,111 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
 from backends.kernels.compiling import COUNTS, compiled
 
 _TIMES, _FLAGS = types.int64[:, :, ::1], types.boolean[::1]
-_SIGNATURE = types.void(COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, _TIMES, _TIMES, COUNTS, _FLAGS, COUNTS)
+_REQUESTS, _GROUPS = (COUNTS,) * 3, (COUNTS,) * 4
+_SIGNATURE = types.void(*_REQUESTS, *_GROUPS, _TIMES, _TIMES, _TIMES, COUNTS, COUNTS, _FLAGS, COUNTS)
+_NONE = -1
+_AT_THE_END = np.iinfo(np.int64).max
+
+
+@njit(inline="always")
+def _copy(source: Any, from_row: Any, target: Any, to_row: Any, stages: Any) -> None:
+    for stage in range(stages):  # slices of arrays take ten times as long
+        target[to_row, stage] = source[from_row, stage]
+
+
+@njit(inline="always")
+def _pass(clocks: Any, row: Any, stages: Any, shape: Any, model: Any, num_rows: Any, begin_us: Any, times: Any) -> Any:
+    """Move a row of clocks by a batch; returns when it ends."""
+    latency_us, busy_us, further_us = times
+    ready_us = begin_us
+    for stage in range(stages):
+        start_us = max(ready_us, clocks[row, stage]) + (num_rows - 1) * further_us[shape, model, stage]
+        clocks[row, stage] = start_us + busy_us[shape, model, stage]
+        ready_us = start_us + latency_us[shape, model, stage]
+    return ready_us
+
+
+@njit(inline="always")
+def _try(
+    source: Any, row: Any, tried: Any, stages: Any, shape: Any, model: Any, num_rows: Any, begin_us: Any, times: Any
+) -> Any:
+    """Return when a batch would end behind some clocks, and leave the clocks behind it in `tried`."""
+    _copy(source, row, tried, 0, stages)
+    return _pass(tried, 0, stages, shape, model, num_rows, begin_us, times)
+
+
+@njit(inline="always")
+def _move_behind(
+    batch: Any, group: Any, stages: Any, shape: Any, requests: Any, batches: Any, times: Any, clocks: Any
+) -> None:
+    """Set the clocks ahead of the batches behind one that has changed, and those behind all of its group."""
+    arrived_us, models, _ = requests
+    rows, ahead, next_batch, _ = batches
+    _copy(ahead, batch, clocks, group, stages)
+    while batch != _NONE:
+        if rows[batch] > 0:
+            _pass(clocks, group, stages, shape, models[batch], rows[batch], arrived_us[batch], times)
+        batch = next_batch[batch]
+        if batch != _NONE:
+            _copy(clocks, group, ahead, batch, stages)
+
+
+@njit(inline="always")
+def _dropped(batch: Any, ended_us: Any, requests: Any, batches: Any, is_met: Any) -> Any:
+    """Drop the first request of a batch that is late if it ends then; returns whether there was one."""
+    rows, _, _, next_in_batch = batches
+    _, _, deadlines_us = requests
+    request = batch
+    while request != _NONE:
+        if is_met[request] and deadlines_us[request] < ended_us:
+            is_met[request] = False
+            rows[batch] -= 1
+            return True
+        request = next_in_batch[request]
+    return False
+
+
+@njit
+def _begin(
+    batch: Any,
+    now_us: Any,
+    group: Any,
+    stages: Any,
+    shape: Any,
+    requests: Any,
+    batches: Any,
+    times: Any,
+    clocks: Any,
+    tried: Any,
+    finished_us: Any,
+    is_met: Any,
+    used_us: Any,
+) -> Any:
+    """Begin the batches whose time has come, from the first one that waits; returns the first one that still waits."""
+    arrived_us, models, _ = requests
+    rows, ahead, next_batch, next_in_batch = batches
+    _, busy_us, further_us = times
+    while batch != _NONE and max(arrived_us[batch], ahead[batch, 0]) <= now_us:
+        model, all_rows = models[batch], rows[batch]
+        ended_us = _try(ahead, batch, tried, stages, shape, model, all_rows, arrived_us[batch], times)
+        while _dropped(batch, ended_us, requests, batches, is_met):
+            ended_us = _try(ahead, batch, tried, stages, shape, model, rows[batch], arrived_us[batch], times)
+        if rows[batch] < all_rows:
+            _move_behind(batch, group, stages, shape, requests, batches, times, clocks)
+        if rows[batch] > 0:
+            for stage in range(stages):
+                used_us[group] += busy_us[shape, model, stage] + (rows[batch] - 1) * further_us[shape, model, stage]
+        request = batch
+        while request != _NONE:
+            finished_us[request] = ended_us
+            request = next_in_batch[request]
+        batch = next_batch[batch]
+    return batch
 
 
 @compiled(_SIGNATURE)
@@ -29,36 +132,106 @@ def walk_stages(
     shape_of: Any,
     latency_us: Any,
     busy_us: Any,
+    further_us: Any,
+    full_rows: Any,
     finished_us: Any,
     is_met: Any,
     used_us: Any,
 ) -> None:
     """Fill `finished_us` and `is_met` for each request, and add to `used_us` how long stages of each group work."""
-    clocks = np.zeros((len(num_stages), latency_us.shape[2]), np.int64)
-    for request in range(len(arrived_us)):
+    num_groups, num_requests, most_stages = len(num_stages), len(arrived_us), latency_us.shape[2]
+    clocks = np.zeros((num_groups, most_stages), np.int64)  # behind all batches
+    first_waiting, last_waiting = np.full(num_groups, _NONE), np.full(num_groups, _NONE)
+    open_batch = np.full((num_groups, latency_us.shape[1]), _NONE)
+    # Of batches, and written when these are made: where there are none, this memory is never touched.
+    rows, next_batch = np.empty(num_requests, np.int64), np.empty(num_requests, np.int64)
+    last_in_batch, next_in_batch = np.empty(num_requests, np.int64), np.empty(num_requests, np.int64)
+    ahead = np.empty((num_requests, most_stages), np.int64)  # the clocks that a batch finds
+    tried = np.zeros((1, most_stages), np.int64)
+    requests, times = (arrived_us, models, deadlines_us), (latency_us, busy_us, further_us)
+    batches = (rows, ahead, next_batch, next_in_batch)
+    for request in range(num_requests):
         model, now_us = models[request], arrived_us[request]
-        first, end = first_holder[model], first_holder[model + 1]
-        if first == end:
-            continue
-        group = holders[first]
-        least_us = max(clocks[group, num_stages[group] - 1], now_us)
-        for place in range(first + 1, end):
-            if least_us == now_us:
-                break
+        group, least_us = _NONE, _AT_THE_END
+        for place in range(first_holder[model], first_holder[model + 1]):
             other = holders[place]
+            batch = first_waiting[other]
+            if batch != _NONE and max(arrived_us[batch], ahead[batch, 0]) <= now_us:
+                stages, shape = num_stages[other], shape_of[other]
+                first_waiting[other] = _begin(
+                    batch,
+                    now_us,
+                    other,
+                    stages,
+                    shape,
+                    requests,
+                    batches,
+                    times,
+                    clocks,
+                    tried,
+                    finished_us,
+                    is_met,
+                    used_us,
+                )
             free_us = max(clocks[other, num_stages[other] - 1], now_us)
             if free_us < least_us:
                 group, least_us = other, free_us
-        shape = shape_of[group]
-        ready_us = now_us
-        for stage in range(num_stages[group]):
-            ready_us = max(ready_us, clocks[group, stage]) + latency_us[shape, model, stage]
-        if ready_us > deadlines_us[request]:
+            if least_us == now_us:
+                break
+        if group == _NONE:
             continue
-        is_met[request], finished_us[request] = True, ready_us
-        ready_us = now_us
-        for stage in range(num_stages[group]):
-            start_us = max(ready_us, clocks[group, stage])
-            clocks[group, stage] = start_us + busy_us[shape, model, stage]
-            ready_us = start_us + latency_us[shape, model, stage]
-            used_us[group] += busy_us[shape, model, stage]
+        stages, shape, waiting, batch = (
+            num_stages[group],
+            shape_of[group],
+            first_waiting[group],
+            open_batch[group, model],
+        )
+        if batch != _NONE and waiting != _NONE and batch >= waiting:  # else it has begun
+            num_rows, begin_us = rows[batch] + 1, arrived_us[batch]
+            if _try(ahead, batch, tried, stages, shape, model, num_rows, begin_us, times) <= deadlines_us[request]:
+                rows[batch] = num_rows
+                _move_behind(batch, group, stages, shape, requests, batches, times, clocks)
+                next_in_batch[request] = _NONE
+                next_in_batch[last_in_batch[batch]] = request
+                last_in_batch[batch] = request
+                is_met[request] = True
+                if num_rows == full_rows[model]:
+                    open_batch[group, model] = _NONE
+                continue
+        ended_us = _try(clocks, group, tried, stages, shape, model, 1, now_us, times)
+        if ended_us > deadlines_us[request]:
+            continue
+        is_met[request] = True
+        if waiting == _NONE and full_rows[model] == 1:  # nothing changes it any more
+            _copy(tried, 0, clocks, group, stages)
+            finished_us[request] = ended_us
+            for stage in range(stages):
+                used_us[group] += busy_us[shape, model, stage]
+            continue
+        rows[request], last_in_batch[request] = 1, request
+        next_batch[request] = next_in_batch[request] = _NONE
+        _copy(clocks, group, ahead, request, stages)
+        _copy(tried, 0, clocks, group, stages)
+        if waiting == _NONE:
+            first_waiting[group] = request
+        else:
+            next_batch[last_waiting[group]] = request
+        last_waiting[group] = request
+        open_batch[group, model] = request if full_rows[model] > 1 else _NONE
+    for group in range(num_groups):
+        stages, shape = num_stages[group], shape_of[group]
+        _begin(
+            first_waiting[group],
+            _AT_THE_END,
+            group,
+            stages,
+            shape,
+            requests,
+            batches,
+            times,
+            clocks,
+            tried,
+            finished_us,
+            is_met,
+            used_us,
+        )
