@@ -4,10 +4,13 @@ AlpaServe's second figure with this project's engine, without Triton. Each way s
 1.2 times what one core can compute: each root on a core of its own (simple), both cut in two stages, of one process
 (stages) and of a process each (stage processes, as stages that are Triton models), both on an engine of two threads
 (pool), and both on either core (replicas; requests are dealt to the core that is free first). Only the first three
-would do where a core's memory had room for one root. With batches of one row, as in the paper, and of up to 64. Mean
-latencies, on the same arrivals in each turn; the planner's simulation foretells them from the times of rows.
+would do where a core's memory had room for one root. With batches of one row, as in the paper, and of up to 64.
 
-A turn takes up to half an hour. Each is kept in a file of `--trials`, and the same command goes on with those that are
+Ways are compared by their mean latency in times of a row, on the same arrivals in each turn. A virtual machine's speed
+drifts, so the time of a row on one core is measured anew before each way gets each traffic, and arrivals are timed by
+that. The planner's simulation foretells latencies from what rows take in each way.
+
+A turn takes half an hour. Each is kept in a file of `--trials`, and the same command goes on with those that are
 not there, as long as it runs on the same machine.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -33,8 +37,8 @@ from bench.kit.progress import one_by_one
 from bench.kit.report import machine
 from bench.kit.stages.answers import answers_apart
 from bench.kit.stages.engine_process import Asking
-from bench.kit.stages.foretold import foretold_s
-from bench.kit.stages.loads import SHAPES, Load, drawn
+from bench.kit.stages.foretold import foretold_mean_s
+from bench.kit.stages.loads import SHAPES, drawn
 from bench.kit.stages.ways import POOL, PROCESSES, REPLICAS, SIMPLE, STAGES, Way, running, ways, winner
 from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, base_home
 from bench.kit.trials import Trials
@@ -42,6 +46,8 @@ from bench.kit.trials import Trials
 _ROOTS = ("one", "other")
 _GEOMETRY: RootGeometry = replace(BERT_BASE, vocab_size=2_000)
 _NAME_OF_BATCH = {1: "", 64: "_64"}
+_EDITION = 1
+"""Of what is kept of turns; it changes with whatever they depend on beside settings, ways, seed and machine."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +59,33 @@ class Settings:
     """In row times of one core."""
     batches: tuple[int, ...] = (1, 64)
     hplms: int = 16
-    alone: int = 200
+    alone: int = 60
+    """Rows that are timed each time."""
     dtype: str = fast_float_dtype(torch.device("cpu"))
 
 
 FULL = Settings()
-QUICK = replace(FULL, requests=300, turns=1, alone=60)
+QUICK = replace(FULL, requests=300, turns=1, alone=30)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One way in one turn."""
+    """One way in one turn.
+
+    Attributes:
+        row_s: What a row took just before on a core of its own.
+        mean_rows: Mean latency, in these times.
+        hop_s: What a row takes more in this way than on a core of its own.
+    """
 
     batch: int
     traffic: str
     way: str
-    mean_s: float
-    p99_s: float
-    foretold_s: float
-    alone_s: float
-    """Of a row that is alone."""
+    row_s: float
+    mean_rows: float
+    p99_rows: float
+    foretold_rows: float
+    hop_s: float
 
 
 def asked_of(base: BaseHome, settings: Settings) -> Asking:
@@ -84,21 +97,28 @@ def asked_of(base: BaseHome, settings: Settings) -> Asking:
 
 
 def turn(
-    asking: Asking, all_ways: Mapping[str, Way], batch: int, settings: Settings, rng: np.random.Generator
+    asking: Asking, all_ways: Sequence[Way], batch: int, settings: Settings, rng: np.random.Generator
 ) -> Iterator[Cell]:
-    """Play each traffic in each way; simple first, whose row time sets the rate."""
-    loads: dict[str, Load] = {}
-    row_s = 0.0
-    for name, way in all_ways.items():
-        with running(way, asking, batch) as engines:
-            times = engines.row_times(settings.alone)
-            row_s = row_s or times.alone_s
-            for traffic, shape in SHAPES.items():
-                if traffic not in loads:
-                    loads[traffic] = drawn(shape, settings.load / row_s, settings.requests, rng)
-                took_s = engines.latencies_s(loads[traffic], row_s)
-                measured = float(took_s.mean()), float(np.quantile(took_s, 0.99))
-                yield Cell(batch, traffic, name, *measured, foretold_s(name, loads[traffic], times), times.alone_s)
+    """Play each traffic in each way; the first one is simple, and stays there to time rows."""
+    in_rows = {traffic: drawn(shape, settings.load, settings.requests, rng) for traffic, shape in SHAPES.items()}
+    with running(all_ways[0], asking, batch) as simple:
+        for way in all_ways:
+            with nullcontext(simple) if way.name == SIMPLE else running(way, asking, batch) as engines:
+                first_s, times = simple.row_s(settings.alone), engines.row_times(settings.alone)
+                for traffic, load in in_rows.items():
+                    row_s = simple.row_s(settings.alone)
+                    timed = load.times(row_s)
+                    took_rows = engines.latencies_s(timed, row_s) / row_s
+                    foretold_s = foretold_mean_s(way.name, timed, times.times(row_s / first_s), batch)
+                    measured = float(took_rows.mean()), float(np.quantile(took_rows, 0.99))
+                    yield Cell(batch, traffic, way.name, row_s, *measured, foretold_s / row_s, times.alone_s - first_s)
+
+
+def in_turn(all_ways: Mapping[str, Way], number: int) -> list[Way]:
+    """Return simple first, and the others in another order each turn."""
+    others = [way for way in all_ways.values() if way.name != SIMPLE]
+    begin = number % len(others)
+    return [all_ways[SIMPLE], *others[begin:], *others[:begin]]
 
 
 def figures_of(cells: Sequence[Cell], apart: float) -> dict[str, float]:
@@ -111,13 +131,12 @@ def figures_of(cells: Sequence[Cell], apart: float) -> dict[str, float]:
         found[f"pool_over_stages_{name}"] = _ratio(means[STAGES], means[POOL])
         found[f"replicas_over_stages_{name}"] = _ratio(means[STAGES], means[REPLICAS])
         right.append(winner(_medians(means)) == winner(_medians(foretold)))
-    alone_s = {way: [cell.alone_s for cell in cells if cell.way == way] for way in (SIMPLE, STAGES, PROCESSES)}
     return {
         **found,
         "winner_foretold": sum(right) / len(right),
-        "hop_us_per_row": 1e6 * _apart(alone_s[STAGES], alone_s[SIMPLE]),
-        "hop_us_per_row_processes": 1e6 * _apart(alone_s[PROCESSES], alone_s[SIMPLE]),
-        "row_ms_one_core": 1e3 * median(alone_s[SIMPLE]),
+        "hop_us_per_row": 1e6 * median(cell.hop_s for cell in cells if cell.way == STAGES),
+        "hop_us_per_row_processes": 1e6 * median(cell.hop_s for cell in cells if cell.way == PROCESSES),
+        "row_ms_one_core": 1e3 * median(cell.row_s for cell in cells),
         "answers_apart": apart,
     }
 
@@ -126,14 +145,15 @@ def rows_of(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     for batch, traffic, means, foretold in _by_cell(cells):
         of_cell = [cell for cell in cells if (cell.batch, cell.traffic) == (batch, traffic)]
         for way in means:
-            p99_s = [cell.p99_s for cell in of_cell if cell.way == way]
+            of_way = [cell for cell in of_cell if cell.way == way]
             yield {
                 "batch": batch,
                 "traffic": traffic,
                 "way": way,
-                "mean ms": 1e3 * median(means[way]),
-                "p99 ms": 1e3 * median(p99_s),
-                "foretold ms": 1e3 * median(foretold[way]),
+                "row ms": 1e3 * median(cell.row_s for cell in of_way),
+                "mean in rows": median(means[way]),
+                "p99 in rows": median(cell.p99_rows for cell in of_way),
+                "foretold in rows": median(foretold[way]),
                 "simple over it": _ratio(means[SIMPLE], means[way]),
             }
 
@@ -142,25 +162,20 @@ Means = Mapping[str, Sequence[float]]
 
 
 def _by_cell(cells: Sequence[Cell]) -> Iterator[tuple[int, str, Means, Means]]:
-    """Yield batch, traffic, and by way the mean latencies of all turns, measured and foretold."""
+    """Yield batch, traffic, and by way the mean latencies of all turns in rows' times, measured and foretold."""
     for batch, traffic in dict.fromkeys((cell.batch, cell.traffic) for cell in cells):
         means: dict[str, list[float]] = {}
         foretold: dict[str, list[float]] = {}
         for cell in cells:
             if (cell.batch, cell.traffic) == (batch, traffic):
-                means.setdefault(cell.way, []).append(cell.mean_s)
-                foretold.setdefault(cell.way, []).append(cell.foretold_s)
+                means.setdefault(cell.way, []).append(cell.mean_rows)
+                foretold.setdefault(cell.way, []).append(cell.foretold_rows)
         yield batch, traffic, means, foretold
 
 
 def _ratio(over: Sequence[float], under: Sequence[float]) -> float:
     """Return the median of the ratios within each turn."""
     return median(a / b for a, b in zip(over, under, strict=True))
-
-
-def _apart(above: Sequence[float], below: Sequence[float]) -> float:
-    """Return the median of the differences within each turn."""
-    return median(a - b for a, b in zip(above, below, strict=True))
 
 
 def _medians(means: Means) -> dict[str, float]:
@@ -193,7 +208,8 @@ def add_options(arguments: ArgumentParser) -> None:
 def stages(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
     all_ways = ways(*_two_cores())
-    trials = Trials(options.trials, {**asdict(settings), "seed": options.seed, "machine": machine()})
+    depends_on = {"edition": _EDITION, "ways": list(all_ways), "seed": options.seed, "machine": machine()}
+    trials = Trials(options.trials, {**asdict(settings), **depends_on})
     cells: list[Cell] = []
     with base_home(options.seed) as base:
         asking = asked_of(base, settings)
@@ -205,7 +221,7 @@ def stages(options: Namespace) -> Result:
             rows = trials.find(name)
             if rows is None:
                 rng = np.random.default_rng([options.seed, batch, number])
-                rows = [asdict(cell) for cell in turn(asking, all_ways, batch, settings, rng)]
+                rows = [asdict(cell) for cell in turn(asking, in_turn(all_ways, number), batch, settings, rng)]
                 trials.keep(name, rows)
             cells += [Cell(**row) for row in rows]
     return Result(asdict(settings), figures_of(cells, apart), list(rows_of(cells)))

@@ -1,6 +1,6 @@
 """Two engines that are a stage each, in processes of their own: rows go to the second one, and its answers come back.
 
-What `hplm_upper` and `hplm_stage_1` do through Triton, through a socket; so the stages share no interpreter.
+They do through a socket what `hplm_upper` and `hplm_stage_1` do through Triton. So the stages share no interpreter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SubmitAll = Callable[[Sequence[tuple[HiddenRows, RespondRequest]]], None]
 
 
 class Link(NamedTuple):
-    """The ends of what joins two engines."""
+    """A socket between the engines of two stages, by its ends."""
 
     first: Connection
     second: Connection
@@ -42,7 +42,12 @@ class Link(NamedTuple):
 
 
 class FirstStage:
-    """Sends the rows that a stage passes on, and gives the answers to who has asked."""
+    """Sends the rows that a stage passes on, and hands the answers to the requests' callbacks.
+
+    Args:
+        connection: Its end of the link.
+        seal: Of the mates of rows.
+    """
 
     def __init__(self, connection: Connection, seal: Seal) -> None:
         self._connection = connection
@@ -53,7 +58,7 @@ class FirstStage:
         threading.Thread(target=self._receive, name="answers", daemon=True).start()
 
     def after(self, rows: HiddenRows, respond: RespondRequest) -> RespondRequest:
-        """Return what takes the answers of this stage to some rows; the next stage's go to `respond`."""
+        """Return the callback of rows in this stage: it sends them on, and `respond` gets the next one's answers."""
 
         def pass_on(answers: Answered) -> None:
             if isinstance(answers, HplmError):
@@ -65,8 +70,11 @@ class FirstStage:
             number = next(self._numbers)
             self._waiting[number] = respond
             sent = pickle.dumps((number, tuple(rows._replace(hidden=states, mates=mates))), pickle.HIGHEST_PROTOCOL)
-            with self._sending:
-                self._connection.send_bytes(sent)
+            try:
+                with self._sending:
+                    self._connection.send_bytes(sent)
+            except OSError:
+                self._lose_waiting()
 
         return pass_on
 
@@ -75,10 +83,22 @@ class FirstStage:
             while True:
                 number, answers = self._connection.recv()
                 self._waiting.pop(number)(HplmError(answers) if isinstance(answers, str) else answers)
+        self._lose_waiting()
+
+    def _lose_waiting(self) -> None:
+        """Answer all that waits with an error: the process of the second stage has ended."""
+        while self._waiting:
+            with suppress(KeyError):  # the other thread may be as far
+                self._waiting.popitem()[1](HplmError("the second stage has ended"))
 
 
 class SecondStage:
-    """Submits the rows that come, and sends their answers back; errors as their words."""
+    """Submits the rows that come, and sends their answers back; of errors their messages.
+
+    Args:
+        connection: Its end of the link.
+        submit_all: The engine's.
+    """
 
     def __init__(self, connection: Connection, submit_all: SubmitAll) -> None:
         self._connection = connection

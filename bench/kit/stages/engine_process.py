@@ -55,7 +55,7 @@ class EngineShape:
     """What an engine is.
 
     Attributes:
-        cores: The only ones of its process, each with a thread that computes.
+        cores: The only ones of its process; each has a thread that computes, of this stage or of another one.
         stages: Parts that the layers are cut into.
         max_rows: Rows in a batch, at most.
         stage: The only one of them in this process; None for all.
@@ -88,9 +88,9 @@ class EngineProcess:
     """Starts an engine, and asks it.
 
     Args:
-        shape: What it is.
-        asking: What it is asked.
-        link: What joins it with the engine of the other stage, where each is a process.
+        shape: Its cores, its stages and its batches.
+        asking: Where its hPLMs are, and which rows they are asked for.
+        link: This engine's end of the link to the other stage, where each is a process.
     """
 
     def __init__(self, shape: EngineShape, asking: Asking, link: Connection | None = None) -> None:
@@ -176,7 +176,8 @@ class _Engine:
 
         started_s = time.perf_counter()
         for number in range(rows):
-            room.acquire()
+            if not room.acquire(timeout=_PATIENCE_S):
+                raise RunError(f"no answer came for {_PATIENCE_S:.0f} s; {in_flight} rows wait")
             self._ask(number // in_flight % len(self._tickets), answered)
         left.wait()
         return (time.perf_counter() - started_s) / rows

@@ -24,6 +24,10 @@ class Load:
     times_s: Seconds
     roots: Numbers
 
+    def times(self, factor: float) -> Load:
+        """Return the same requests, this much further apart."""
+        return Load(factor * self.times_s, self.roots)
+
     @property
     def traffic(self) -> Traffic:
         """The same for the planner's simulation; nothing is ever late."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import numpy as np
 
+from backends.server_folder import FOLDER_VARIABLE
 from bench.kit.stages.chained import Link
 from bench.kit.stages.engine_process import Asking, EngineProcess, EngineShape, Numbers, Seconds
 from bench.kit.stages.loads import Load
@@ -45,6 +49,10 @@ class RowTimes:
     alone_s: float
     busy_s: float
 
+    def times(self, factor: float) -> RowTimes:
+        """Return the same on a machine that is this much slower."""
+        return RowTimes(factor * self.alone_s, factor * self.busy_s)
+
 
 def ways(first_core: int, second_core: int) -> dict[str, Way]:
     """Return each root alone on a core, both cut in stages (threads, processes), both pooled, and both copied."""
@@ -62,17 +70,19 @@ def ways(first_core: int, second_core: int) -> dict[str, Way]:
 class RunningWay:
     """The engines of a way."""
 
-    def __init__(self, way: Way, asking: Asking, max_rows: int) -> None:
+    def __init__(self, way: Way, engines: Sequence[EngineProcess], max_rows: int) -> None:
         self._way = way
-        self._engines = _chain(way, asking, max_rows) if way.is_chain else _engines(way, asking, max_rows)
+        self._engines = engines
         self._max_rows = max_rows
-        for engine in self._engines:
-            engine.wait_until_warm()
+
+    def row_s(self, rows: int) -> float:
+        """Return what a row takes that is alone, in the first engine; the other one is like it."""
+        return self._engines[0].alone_s(rows)
 
     def row_times(self, rows: int) -> RowTimes:
         """Measure rows in the first engine; the other one is like it."""
         engine = self._engines[0]
-        return RowTimes(engine.alone_s(rows), engine.busy_s(rows * min(8, self._max_rows), 4 * self._max_rows))
+        return RowTimes(engine.alone_s(rows), engine.busy_s(rows * min(16, self._max_rows), 4 * self._max_rows))
 
     def latencies_s(self, load: Load, row_s: float) -> Seconds:
         engine_of, starts_at = self._way.deal(load, row_s), time.monotonic() + _AHEAD_S
@@ -86,38 +96,40 @@ class RunningWay:
             took_s[share] = future.result()
         return took_s
 
-    def close(self) -> None:
-        for engine in self._engines:
-            engine.close()
-
-
-def _engines(way: Way, asking: Asking, max_rows: int) -> list[EngineProcess]:
-    return [EngineProcess(EngineShape(cores, way.stages, max_rows), asking) for cores in way.cores]
-
-
-def _chain(way: Way, asking: Asking, max_rows: int) -> list[EngineProcess]:
-    """Start the stages; the last one first, so that it is there when the first one is warmed up."""
-    link = Link.new()
-    ends = [link.first, link.second]
-    started = []
-    for stage in reversed(range(way.stages)):
-        shape = EngineShape(way.cores[stage], way.stages, max_rows, stage)
-        started.append(EngineProcess(shape, asking, ends[stage]))
-        if stage:
-            started[-1].wait_until_warm()
-    for engine in started:
-        engine.wait_until_warm()
-    link.close()
-    return started[::-1]
-
 
 @contextmanager
 def running(way: Way, asking: Asking, max_rows: int) -> Iterator[RunningWay]:
-    started = RunningWay(way, asking, max_rows)
-    try:
-        yield started
-    finally:
-        started.close()
+    with ExitStack() as ending:
+        ending.enter_context(_own_folder())
+        link = ending.enter_context(closing(Link.new())) if way.is_chain else None
+        ends: Sequence[Connection | None] = link or [None] * len(way.cores)
+        engines: list[EngineProcess] = []
+        # The last stage first, which the first one needs for its warm-up; what is asked ends before it.
+        for number in reversed(range(len(way.cores))):
+            shape = EngineShape(way.cores[number], way.stages, max_rows, number if way.is_chain else None)
+            engines.insert(0, EngineProcess(shape, asking, ends[number]))
+            ending.callback(engines[0].close)
+            if way.is_chain:
+                engines[0].wait_until_warm()
+        for engine in engines:
+            engine.wait_until_warm()
+        if link is not None:
+            link.close()  # here; an end that is closed in its process can be noticed in the other one
+        yield RunningWay(way, engines, max_rows)
+
+
+@contextmanager
+def _own_folder() -> Iterator[None]:
+    """Let engines leave what they tell each other in a folder that goes with them."""
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder:
+        before = os.environ.get(FOLDER_VARIABLE)
+        os.environ[FOLDER_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            del os.environ[FOLDER_VARIABLE]
+            if before is not None:
+                os.environ[FOLDER_VARIABLE] = before
 
 
 def to_the_first_free(load: Load, row_s: float) -> Numbers:

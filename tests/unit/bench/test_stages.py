@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.kit.stages.foretold import foretold_s
+from bench.kit.stages.foretold import foretold_mean_s
 from bench.kit.stages.loads import SHAPES, Load, drawn
-from bench.kit.stages.ways import POOL, PROCESSES, REPLICAS, SIMPLE, STAGES, RowTimes, to_the_first_free
-from bench.stages import Cell, figures_of, rows_of
+from bench.kit.stages.ways import POOL, PROCESSES, REPLICAS, SIMPLE, STAGES, RowTimes, to_the_first_free, ways
+from bench.stages import Cell, figures_of, in_turn, rows_of
 
 ROW_S = 0.02
 
@@ -32,22 +32,34 @@ def test_queues_are_foretold_as_theory_has_them() -> None:
     """M/D/1 for each root, and a pipeline without overhead (AlpaServe, section 3.4)."""
     load, r = drawn(SHAPES["poisson"], 1.2 / ROW_S, 200_000, np.random.default_rng(1)), 1.2
     one = RowTimes(ROW_S, ROW_S)
-    simple = foretold_s(SIMPLE, load, one)
+    simple = foretold_mean_s(SIMPLE, load, one)
     assert simple == pytest.approx(ROW_S * (1 + r / 2 / (2 * (1 - r / 2))), rel=0.05)
-    stages = foretold_s(STAGES, load, RowTimes(ROW_S, ROW_S / 2))
+    stages = foretold_mean_s(STAGES, load, RowTimes(ROW_S, ROW_S / 2))
     assert stages == pytest.approx(ROW_S * (1 + r / 4 / (2 * (1 - r / 2))), rel=0.05)
-    pool = foretold_s(POOL, load, RowTimes(ROW_S / 2, ROW_S / 2))
+    pool = foretold_mean_s(POOL, load, RowTimes(ROW_S / 2, ROW_S / 2))
     assert pool == pytest.approx(ROW_S / 2 * (1 + r / 2 / (2 * (1 - r / 2))), rel=0.05)
-    assert pool < foretold_s(REPLICAS, load, one) < stages < simple
+    assert pool < foretold_mean_s(REPLICAS, load, one) < stages < simple
+
+
+def test_batches_are_foretold_from_the_times_of_few_and_of_many_rows() -> None:
+    """Of rows that come at once the first one is computed alone, then 64 in the time of a full batch, then the rest."""
+    times, further_s = RowTimes(ROW_S, ROW_S / 4), ROW_S * (64 / 4 - 1) / 63
+    at_once = Load(np.zeros(128), np.zeros(128, np.int64))
+    ends_s = [ROW_S, ROW_S + 64 * ROW_S / 4, ROW_S + 64 * ROW_S / 4 + ROW_S + 62 * further_s]
+    expected = np.average(ends_s, weights=[1, 64, 63])
+    assert foretold_mean_s(SIMPLE, at_once, times, 64) == pytest.approx(expected, rel=0.001)
+    far_apart = Load(np.arange(50) * 10 * ROW_S, np.zeros(50, np.int64))
+    for way in (SIMPLE, STAGES, PROCESSES, POOL, REPLICAS):
+        assert foretold_mean_s(way, far_apart, times, 64) == pytest.approx(ROW_S, rel=0.01), way
 
 
 def test_figures_are_ratios_within_turns() -> None:
-    alone_s = {SIMPLE: 0.010, STAGES: 0.0112, PROCESSES: 0.0108, POOL: 0.006, REPLICAS: 0.010}
+    hop_s = {SIMPLE: 0.0, STAGES: 0.0012, PROCESSES: 0.0008, POOL: -0.004, REPLICAS: 0.0}
 
     def cells(stages: float, pool: float, foretold_pool: float) -> list[Cell]:
         means = {SIMPLE: (2.0, 2.0), STAGES: (stages, 1.0), PROCESSES: (0.8, 1.0), POOL: (pool, foretold_pool)}
         means[REPLICAS] = (0.9, 0.9)
-        return [Cell(64, "cv3", way, mean, 2 * mean, told, alone_s[way]) for way, (mean, told) in means.items()]
+        return [Cell(64, "cv3", way, 0.01, mean, 2 * mean, told, hop_s[way]) for way, (mean, told) in means.items()]
 
     played = [*cells(1.0, 0.5, 0.4), *cells(1.0, 0.5, 0.4), *cells(0.5, 0.5, 0.4)]
     figures = figures_of(played, 0.0)
@@ -57,7 +69,15 @@ def test_figures_are_ratios_within_turns() -> None:
     assert figures["winner_foretold"] == 1.0
     assert figures["hop_us_per_row"] == pytest.approx(1_200)
     assert figures["hop_us_per_row_processes"] == pytest.approx(800)
+    assert figures["row_ms_one_core"] == pytest.approx(10)
     assert figures_of(cells(1.0, 0.5, 0.95), 0.0)["winner_foretold"] == 0.0
     rows = list(rows_of(played))
     assert [row["way"] for row in rows] == [SIMPLE, STAGES, PROCESSES, POOL, REPLICAS]
-    assert rows[0]["mean ms"] == 2_000 and rows[0]["p99 ms"] == 4_000
+    assert rows[0]["mean in rows"] == 2 and rows[0]["p99 in rows"] == 4
+
+
+def test_each_way_comes_early_and_late_but_simple_is_always_first() -> None:
+    orders = [[way.name for way in in_turn(ways(0, 1), number)] for number in range(4)]
+    assert {order[0] for order in orders} == {SIMPLE}
+    for place in range(1, 5):
+        assert {order[place] for order in orders} == {STAGES, PROCESSES, POOL, REPLICAS}
