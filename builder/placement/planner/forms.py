@@ -59,5 +59,5 @@ class Forms:
 
 
 def _parts(times_us: NDArray[np.float64]) -> Int64:
-    """Round times so that their sum is that of the exact ones: of each, rows of a batch would add up what it lacks."""
+    """Round times so that their sum is the rounded sum: each error would come once for each row of a batch."""
     return np.diff(np.rint(np.cumsum(times_us)), prepend=0.0).astype(np.int64)

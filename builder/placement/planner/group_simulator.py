@@ -2,9 +2,9 @@
 
 A request goes to the group whose last stage is free first, of those that hold its model. There it joins a batch of its
 model that waits, or is a new batch behind all others. It is rejected at once where the clocks of the stages say that it
-would be late, and later where others that joined made it so. Batches pass the stages first come, first served. So the
-simulation ranks placements; it does not replace `builder.placement.Simulator`, which has policies, admission and what
-serving takes.
+would be late, and when its batch begins, if requests that joined have made it late. Batches pass the stages first come,
+first served. So the simulation ranks placements; it does not replace `builder.placement.Simulator`, which has policies,
+admission and the time that serving takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StageTimes:
 
     Attributes:
         stage_counts: The number of stages of each shape.
-        latency_us: From a batch of one request's taking a stage to its taking the next one.
+        latency_us: Time from when a batch of one request takes a stage to when it takes the next one.
         busy_us: How long a batch of one request occupies the stage.
         further_us: What each further request adds to both.
         full_rows: The most requests of a batch.
@@ -51,9 +51,13 @@ class StageTimes:
     full_rows: Int64
 
     def __post_init__(self) -> None:
+        # The compiled loop would read beyond its tables.
         shapes = {self.latency_us.shape, self.busy_us.shape, self.further_us.shape}
-        if len(shapes) > 1 or self.full_rows.shape != (self.num_models,):  # the compiled loop would not notice
+        counts = self.stage_counts
+        if len(shapes) > 1 or self.full_rows.shape != (self.num_models,) or len(counts) != len(self.latency_us):
             raise InvalidArgumentError(f"times of batches have the shapes {sorted(shapes)} and {self.full_rows.shape}")
+        if max(counts) > self.latency_us.shape[2] or int(self.full_rows.min(initial=1)) < 1:
+            raise InvalidArgumentError(f"there are no times of {max(counts)} stages, or full batches without requests")
 
     @classmethod
     def of_requests(cls, stage_counts: tuple[int, ...], latency_us: Int64, busy_us: Int64) -> StageTimes:
@@ -104,6 +108,8 @@ class GroupSimulator:
     """Plays one traffic on any number of placements."""
 
     def __init__(self, traffic: Traffic, times: StageTimes) -> None:
+        if int(traffic.models.max(initial=0)) >= times.num_models:
+            raise InvalidArgumentError(f"the traffic has requests for more than {times.num_models} models")
         self.traffic = traffic
         columns = (traffic.arrived_us, traffic.models, traffic.deadlines_us)
         self._columns = [np.ascontiguousarray(column, np.int64) for column in columns]

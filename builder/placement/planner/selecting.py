@@ -77,7 +77,7 @@ class Selector:
                 model, group = addition
                 placed, state = True, state.plus(model, group)
                 room.take(model, group)
-                used[group] += self._work_alone[model] * unserved[model]  # as in batches that are not full
+                used[group] += self._work_alone[model] * unserved[model]
                 unserved[model] //= 2
             if not placed:
                 return max(best, self._filled(state, room), key=lambda each: each.score)

@@ -1,8 +1,7 @@
 """The loop of the group simulator, compiled: requests make batches, which walk the clocks of their group's stages.
 
 A batch waits until the first stage is free of the batches ahead. Until then requests of its model join it, up to a full
-batch. When it begins, those are dropped that would be late, as a server rejects them. A batch is named by its first
-request.
+batch. When it begins, those that would be late are rejected. A batch is named by its first request.
 
 Shape:
     Requests are `[requests]`, `num_stages` and `shape_of` `[groups]`, times `[shapes, models, stages]`, `full_rows`
@@ -69,18 +68,11 @@ def _move_behind(
 
 
 @njit(inline="always")
-def _dropped(batch: Any, ended_us: Any, requests: Any, batches: Any, is_met: Any) -> Any:
-    """Drop the first request of a batch that is late if it ends then; returns whether there was one."""
-    rows, _, _, next_in_batch = batches
-    _, _, deadlines_us = requests
-    request = batch
-    while request != _NONE:
-        if is_met[request] and deadlines_us[request] < ended_us:
-            is_met[request] = False
-            rows[batch] -= 1
-            return True
+def _next_late(request: Any, ended_us: Any, deadlines_us: Any, next_in_batch: Any) -> Any:
+    """Return the first request of a batch, from one on, that is late if the batch ends then."""
+    while request != _NONE and deadlines_us[request] >= ended_us:
         request = next_in_batch[request]
-    return False
+    return request
 
 
 @njit
@@ -100,14 +92,18 @@ def _begin(
     used_us: Any,
 ) -> Any:
     """Begin the batches whose time has come, from the first one that waits; returns the first one that still waits."""
-    arrived_us, models, _ = requests
+    arrived_us, models, deadlines_us = requests
     rows, ahead, next_batch, next_in_batch = batches
     _, busy_us, further_us = times
     while batch != _NONE and max(arrived_us[batch], ahead[batch, 0]) <= now_us:
         model, all_rows = models[batch], rows[batch]
         ended_us = _try(ahead, batch, tried, stages, shape, model, all_rows, arrived_us[batch], times)
-        while _dropped(batch, ended_us, requests, batches, is_met):
+        late = _next_late(batch, ended_us, deadlines_us, next_in_batch)
+        while late != _NONE:  # the others end sooner without it, so those before it stay on time
+            is_met[late] = False
+            rows[batch] -= 1
             ended_us = _try(ahead, batch, tried, stages, shape, model, rows[batch], arrived_us[batch], times)
+            late = _next_late(next_in_batch[late], ended_us, deadlines_us, next_in_batch)
         if rows[batch] < all_rows:
             _move_behind(batch, group, stages, shape, requests, batches, times, clocks)
         if rows[batch] > 0:
@@ -153,8 +149,8 @@ def walk_stages(
     for request in range(num_requests):
         model, now_us = models[request], arrived_us[request]
         group, least_us = _NONE, _AT_THE_END
-        for place in range(first_holder[model], first_holder[model + 1]):
-            other = holders[place]
+        for position in range(first_holder[model], first_holder[model + 1]):
+            other = holders[position]
             batch = first_waiting[other]
             if batch != _NONE and max(arrived_us[batch], ahead[batch, 0]) <= now_us:
                 stages, shape = num_stages[other], shape_of[other]

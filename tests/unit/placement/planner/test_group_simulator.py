@@ -128,7 +128,7 @@ def test_a_model_that_stands_nowhere_is_rejected() -> None:
     assert played.mean_latency_us == pytest.approx((10 + 15) / 2)
 
 
-def test_requests_that_others_made_late_are_dropped_when_their_batch_begins() -> None:
+def test_requests_that_others_made_late_are_rejected_when_their_batch_begins() -> None:
     """Two batches wait behind one that runs; as the first of them grows, the second one would end at 350."""
     one = np.full((1, 2, 1), 100)
     times = StageTimes((1,), one, one, np.full((1, 2, 1), 50), np.array([8, 8]))
@@ -141,10 +141,19 @@ def test_requests_that_others_made_late_are_dropped_when_their_batch_begins() ->
         assert played.used.tolist() == [(350 if is_met else 250) / 50]
 
 
-def test_times_of_other_shapes_are_rejected() -> None:
-    one = np.full((1, 2, 1), 100)
-    with pytest.raises(InvalidArgumentError, match="shapes"):
-        StageTimes((1,), one, one, one, np.array([8]))
+def test_tables_that_the_loop_would_leave_are_rejected() -> None:
+    one, full = np.full((1, 2, 1), 100), np.array([8, 8])
+    for counts, latency_us, full_rows in (
+        ((1,), one, np.array([8])),
+        ((1, 2), one, full),
+        ((2,), one, full),
+        ((1,), one, np.array([8, 0])),
+        ((1,), np.full((1, 3, 1), 100), full),
+    ):
+        with pytest.raises(InvalidArgumentError, match="batches"):
+            StageTimes(counts, latency_us, one, one, full_rows)
+    with pytest.raises(InvalidArgumentError, match="more than 2 models"):
+        GroupSimulator(Traffic.of_models([np.array([0])] * 3, [9] * 3), StageTimes((1,), one, one, one, full))
 
 
 def test_slices_do_not_meet() -> None:
