@@ -7,8 +7,9 @@ AlpaServe's second figure with this project's engine, without Triton. Each way s
 would do where a core's memory had room for one root. With batches of one row, as in the paper, and of up to 64.
 
 Ways are compared by their mean latency in times of a row, on the same arrivals in each turn. A virtual machine's speed
-drifts, so the time of a row on one core is measured anew before each way gets each traffic, and arrivals are timed by
-that. The planner's simulation foretells latencies from what rows take in each way.
+drifts, so the time of a row on one core is measured anew before each way gets each traffic, on both cores at once, and
+arrivals are timed by that; `row_drift` is how much it had changed afterwards. The planner's simulation foretells
+latencies from what rows take in each way.
 
 A turn takes half an hour. Each is kept in a file of `--trials`, and the same command goes on with those that are
 not there, as long as it runs on the same machine.
@@ -38,8 +39,8 @@ from bench.kit.report import machine
 from bench.kit.stages.answers import answers_apart
 from bench.kit.stages.engine_process import Asking
 from bench.kit.stages.foretold import foretold_mean_s
-from bench.kit.stages.loads import SHAPES, drawn
-from bench.kit.stages.ways import POOL, PROCESSES, REPLICAS, SIMPLE, STAGES, Way, running, ways, winner
+from bench.kit.stages.loads import SHAPES, Load, drawn
+from bench.kit.stages.ways import POOL, PROCESSES, REPLICAS, SIMPLE, STAGES, RowTimes, Way, running, ways, winner
 from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, base_home
 from bench.kit.trials import Trials
 
@@ -47,7 +48,7 @@ _ROOTS = ("one", "other")
 _GEOMETRY: RootGeometry = replace(BERT_BASE, vocab_size=2_000)
 _NAME_OF_BATCH = {1: "", 64: "_64"}
 _EDITION = 1
-"""Of what is kept of turns; it changes with whatever they depend on beside settings, ways, seed and machine."""
+"""Version of the kept turns. Raise it when the measurement changes."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Settings:
     """In row times of one core."""
     batches: tuple[int, ...] = (1, 64)
     hplms: int = 16
-    alone: int = 60
+    alone: int = 120
     """Rows that are timed each time."""
     dtype: str = fast_float_dtype(torch.device("cpu"))
 
@@ -70,22 +71,34 @@ QUICK = replace(FULL, requests=300, turns=1, alone=30)
 
 @dataclass(frozen=True)
 class Cell:
-    """One way in one turn.
+    """One way with one traffic in one turn.
 
     Attributes:
         row_s: What a row took just before on a core of its own.
-        mean_rows: Mean latency, in these times.
-        hop_s: What a row takes more in this way than on a core of its own.
+        row_after_s: The same just afterwards.
+        mean_rows: Mean latency, in times of `row_s`.
+        alone_s: What a row alone took in this way, once it was warm.
+        busy_s: What a row took then where rows waited all the time.
+        then_s: What a row took then on a core of its own.
     """
 
     batch: int
+    number: int
     traffic: str
     way: str
     row_s: float
+    row_after_s: float
     mean_rows: float
     p99_rows: float
-    foretold_rows: float
-    hop_s: float
+    alone_s: float
+    busy_s: float
+    then_s: float
+
+    def foretold_rows(self, in_rows: Load) -> float:
+        """Return the mean latency that is foretold for a load whose times are in rows'."""
+        slower = self.row_s / self.then_s
+        times = RowTimes(self.row_s if self.way == SIMPLE else slower * self.alone_s, slower * self.busy_s)
+        return foretold_mean_s(self.way, in_rows.times(self.row_s), times, self.batch) / self.row_s
 
 
 def asked_of(base: BaseHome, settings: Settings) -> Asking:
@@ -96,22 +109,29 @@ def asked_of(base: BaseHome, settings: Settings) -> Asking:
     return Asking(base.home.path, tuple(hplms), settings.tokens, settings.dtype)
 
 
+def loads_in_rows(settings: Settings, batch: int, number: int, seed: int) -> dict[str, Load]:
+    """Draw the loads of a turn, whose times are in rows'."""
+    rng = np.random.default_rng([seed, batch, number])
+    return {traffic: drawn(shape, settings.load, settings.requests, rng) for traffic, shape in SHAPES.items()}
+
+
 def turn(
-    asking: Asking, all_ways: Sequence[Way], batch: int, settings: Settings, rng: np.random.Generator
+    asking: Asking, all_ways: Sequence[Way], batch: int, number: int, settings: Settings, seed: int
 ) -> Iterator[Cell]:
     """Play each traffic in each way; the first one is simple, and stays there to time rows."""
-    in_rows = {traffic: drawn(shape, settings.load, settings.requests, rng) for traffic, shape in SHAPES.items()}
+    loads = loads_in_rows(settings, batch, number, seed)
     with running(all_ways[0], asking, batch) as simple:
         for way in all_ways:
             with nullcontext(simple) if way.name == SIMPLE else running(way, asking, batch) as engines:
-                first_s, times = simple.row_s(settings.alone), engines.row_times(settings.alone)
-                for traffic, load in in_rows.items():
-                    row_s = simple.row_s(settings.alone)
-                    timed = load.times(row_s)
-                    took_rows = engines.latencies_s(timed, row_s) / row_s
-                    foretold_s = foretold_mean_s(way.name, timed, times.times(row_s / first_s), batch)
+                times = engines.row_times(settings.alone)
+                then_s = row_s = simple.row_s(settings.alone)
+                for traffic, load in loads.items():
+                    took_rows = engines.latencies_s(load.times(row_s), row_s) / row_s
+                    after_s = simple.row_s(settings.alone)
                     measured = float(took_rows.mean()), float(np.quantile(took_rows, 0.99))
-                    yield Cell(batch, traffic, way.name, row_s, *measured, foretold_s / row_s, times.alone_s - first_s)
+                    then = times.alone_s, times.busy_s, then_s
+                    yield Cell(batch, number, traffic, way.name, row_s, after_s, *measured, *then)
+                    row_s = after_s
 
 
 def in_turn(all_ways: Mapping[str, Way], number: int) -> list[Way]:
@@ -121,10 +141,10 @@ def in_turn(all_ways: Mapping[str, Way], number: int) -> list[Way]:
     return [all_ways[SIMPLE], *others[begin:], *others[:begin]]
 
 
-def figures_of(cells: Sequence[Cell], apart: float) -> dict[str, float]:
+def figures_of(cells: Sequence[Cell], foretold_rows: Sequence[float], apart: float) -> dict[str, float]:
     found: dict[str, float] = {}
     right: list[bool] = []
-    for batch, traffic, means, foretold in _by_cell(cells):
+    for batch, traffic, means, foretold in _by_cell(cells, foretold_rows):
         name = f"{traffic}{_NAME_OF_BATCH.get(batch, f'_{batch}')}"
         found[f"stages_over_simple_{name}"] = _ratio(means[SIMPLE], means[STAGES])
         found[f"stage_processes_over_simple_{name}"] = _ratio(means[SIMPLE], means[PROCESSES])
@@ -134,15 +154,16 @@ def figures_of(cells: Sequence[Cell], apart: float) -> dict[str, float]:
     return {
         **found,
         "winner_foretold": sum(right) / len(right),
-        "hop_us_per_row": 1e6 * median(cell.hop_s for cell in cells if cell.way == STAGES),
-        "hop_us_per_row_processes": 1e6 * median(cell.hop_s for cell in cells if cell.way == PROCESSES),
+        "hop_us_per_row": 1e6 * median(cell.alone_s - cell.then_s for cell in cells if cell.way == STAGES),
+        "hop_us_per_row_processes": 1e6 * median(cell.alone_s - cell.then_s for cell in cells if cell.way == PROCESSES),
+        "row_drift": median(abs(cell.row_after_s / cell.row_s - 1) for cell in cells),
         "row_ms_one_core": 1e3 * median(cell.row_s for cell in cells),
         "answers_apart": apart,
     }
 
 
-def rows_of(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    for batch, traffic, means, foretold in _by_cell(cells):
+def rows_of(cells: Sequence[Cell], foretold_rows: Sequence[float]) -> Iterator[dict[str, Any]]:
+    for batch, traffic, means, foretold in _by_cell(cells, foretold_rows):
         of_cell = [cell for cell in cells if (cell.batch, cell.traffic) == (batch, traffic)]
         for way in means:
             of_way = [cell for cell in of_cell if cell.way == way]
@@ -161,15 +182,15 @@ def rows_of(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 Means = Mapping[str, Sequence[float]]
 
 
-def _by_cell(cells: Sequence[Cell]) -> Iterator[tuple[int, str, Means, Means]]:
+def _by_cell(cells: Sequence[Cell], foretold_rows: Sequence[float]) -> Iterator[tuple[int, str, Means, Means]]:
     """Yield batch, traffic, and by way the mean latencies of all turns in rows' times, measured and foretold."""
     for batch, traffic in dict.fromkeys((cell.batch, cell.traffic) for cell in cells):
         means: dict[str, list[float]] = {}
         foretold: dict[str, list[float]] = {}
-        for cell in cells:
+        for cell, told in zip(cells, foretold_rows, strict=True):
             if (cell.batch, cell.traffic) == (batch, traffic):
                 means.setdefault(cell.way, []).append(cell.mean_rows)
-                foretold.setdefault(cell.way, []).append(cell.foretold_rows)
+                foretold.setdefault(cell.way, []).append(told)
         yield batch, traffic, means, foretold
 
 
@@ -220,11 +241,15 @@ def stages(options: Namespace) -> Result:
             name = f"batch-{batch}-turn-{number}"
             rows = trials.find(name)
             if rows is None:
-                rng = np.random.default_rng([options.seed, batch, number])
-                rows = [asdict(cell) for cell in turn(asking, in_turn(all_ways, number), batch, settings, rng)]
+                in_order = in_turn(all_ways, number)
+                rows = [asdict(cell) for cell in turn(asking, in_order, batch, number, settings, options.seed)]
                 trials.keep(name, rows)
             cells += [Cell(**row) for row in rows]
-    return Result(asdict(settings), figures_of(cells, apart), list(rows_of(cells)))
+    foretold_rows = [
+        cell.foretold_rows(loads_in_rows(settings, cell.batch, cell.number, options.seed)[cell.traffic])
+        for cell in cells
+    ]
+    return Result(asdict(settings), figures_of(cells, foretold_rows, apart), list(rows_of(cells, foretold_rows)))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ SubmitAll = Callable[[Sequence[tuple[HiddenRows, RespondRequest]]], None]
 
 
 class Link(NamedTuple):
-    """A socket between the engines of two stages, by its ends."""
+    """Both ends of a socket between the engines of two stages."""
 
     first: Connection
     second: Connection
@@ -79,21 +79,29 @@ class FirstStage:
         return pass_on
 
     def _receive(self) -> None:
-        with suppress(EOFError, OSError):
+        try:
             while True:
                 number, answers = self._connection.recv()
-                self._waiting.pop(number)(HplmError(answers) if isinstance(answers, str) else answers)
-        self._lose_waiting()
+                respond = self._waiting.pop(number, None)
+                if respond is not None:
+                    respond(HplmError(answers) if isinstance(answers, str) else answers)
+        except (EOFError, OSError):
+            pass  # the other process has ended
+        finally:
+            self._lose_waiting()
 
     def _lose_waiting(self) -> None:
-        """Answer all that waits with an error: the process of the second stage has ended."""
+        """Answer with an error what still waits for the second stage."""
         while self._waiting:
-            with suppress(KeyError):  # the other thread may be as far
-                self._waiting.popitem()[1](HplmError("the second stage has ended"))
+            try:
+                _, respond = self._waiting.popitem()
+            except KeyError:
+                return  # the other thread has taken the last one
+            respond(HplmError("the second stage has ended"))
 
 
 class SecondStage:
-    """Submits the rows that come, and sends their answers back; of errors their messages.
+    """Submits the rows that come, and sends back their answers or the messages of their errors.
 
     Args:
         connection: Its end of the link.

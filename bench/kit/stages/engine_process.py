@@ -106,17 +106,19 @@ class EngineProcess:
         """Ask at given times; returns how long each answer took from then."""
         return self._executor.submit(_call, _Engine.play, times_s, roots, starts_at)
 
-    def alone_s(self, rows: int) -> float:
-        """Return the median time of a row that is alone in the engine."""
-        return self._executor.submit(_call, _Engine.alone_s, rows).result()
+    def alone_s(self, rows: int) -> Future[float]:
+        """Time rows that are alone in the engine; returns the median."""
+        return self._executor.submit(_call, _Engine.alone_s, rows)
 
     def busy_s(self, rows: int, in_flight: int) -> float:
         """Return the time that a row takes where so many are waiting all the time."""
         return self._executor.submit(_call, _Engine.busy_s, rows, in_flight).result()
 
     def close(self) -> None:
-        self._executor.submit(_call, _Engine.close).result()
-        self._executor.shutdown()
+        try:
+            self._executor.submit(_call, _Engine.close).result()
+        finally:
+            self._executor.shutdown()
 
 
 class _Engine:
@@ -178,6 +180,8 @@ class _Engine:
         for number in range(rows):
             if not room.acquire(timeout=_PATIENCE_S):
                 raise RunError(f"no answer came for {_PATIENCE_S:.0f} s; {in_flight} rows wait")
+            if left.has_failed:
+                break
             self._ask(number // in_flight % len(self._tickets), answered)
         left.wait()
         return (time.perf_counter() - started_s) / rows
@@ -218,9 +222,14 @@ class _CountDown:
                 self._error = answered
             self._changed.notify_all()
 
+    @property
+    def has_failed(self) -> bool:
+        return self._error is not None
+
     def wait(self) -> None:
+        """Wait for all answers, or for the first error, which is raised."""
         with self._changed:
-            while self._left:
+            while self._left and self._error is None:
                 if not self._changed.wait(_PATIENCE_S):
                     raise RunError(f"no answer came for {_PATIENCE_S:.0f} s; {self._left} are missing")
         if self._error is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from statistics import mean
 
 import numpy as np
 
@@ -76,13 +77,15 @@ class RunningWay:
         self._max_rows = max_rows
 
     def row_s(self, rows: int) -> float:
-        """Return what a row takes that is alone, in the first engine; the other one is like it."""
-        return self._engines[0].alone_s(rows)
+        """Return what a row takes that is alone in its engine, while each engine computes one: the mean of all."""
+        return mean([timed.result() for timed in [engine.alone_s(rows) for engine in self._engines]])
 
     def row_times(self, rows: int) -> RowTimes:
         """Measure rows in the first engine; the other one is like it."""
         engine = self._engines[0]
-        return RowTimes(engine.alone_s(rows), engine.busy_s(rows * min(16, self._max_rows), 4 * self._max_rows))
+        return RowTimes(
+            engine.alone_s(rows).result(), engine.busy_s(rows * min(16, self._max_rows), 4 * self._max_rows)
+        )
 
     def latencies_s(self, load: Load, row_s: float) -> Seconds:
         engine_of, starts_at = self._way.deal(load, row_s), time.monotonic() + _AHEAD_S
@@ -99,28 +102,27 @@ class RunningWay:
 
 @contextmanager
 def running(way: Way, asking: Asking, max_rows: int) -> Iterator[RunningWay]:
+    """Run the engines of a way until the block ends."""
     with ExitStack() as ending:
         ending.enter_context(_own_folder())
         link = ending.enter_context(closing(Link.new())) if way.is_chain else None
         ends: Sequence[Connection | None] = link or [None] * len(way.cores)
         engines: list[EngineProcess] = []
-        # The last stage first, which the first one needs for its warm-up; what is asked ends before it.
-        for number in reversed(range(len(way.cores))):
+        for number in reversed(range(len(way.cores))):  # to warm up the first stage takes the second one
             shape = EngineShape(way.cores[number], way.stages, max_rows, number if way.is_chain else None)
-            engines.insert(0, EngineProcess(shape, asking, ends[number]))
+            engines.insert(0, EngineProcess(shape, asking, end := ends[number]))
             ending.callback(engines[0].close)
-            if way.is_chain:
+            if end is not None:
+                end.close()  # its process has it; while this one had it, too, that process's end could not be noticed
                 engines[0].wait_until_warm()
         for engine in engines:
             engine.wait_until_warm()
-        if link is not None:
-            link.close()  # here; an end that is closed in its process can be noticed in the other one
         yield RunningWay(way, engines, max_rows)
 
 
 @contextmanager
 def _own_folder() -> Iterator[None]:
-    """Let engines leave what they tell each other in a folder that goes with them."""
+    """Give engines a signal folder of their own, and remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder:
         before = os.environ.get(FOLDER_VARIABLE)
         os.environ[FOLDER_VARIABLE] = folder

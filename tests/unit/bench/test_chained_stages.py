@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,10 @@ from stage_chain import HIDDEN, Chain, running_chain
 def link() -> Iterator[Link]:
     made = Link.new()
     yield made
+    for end in made:
+        if not end.closed:
+            with socket.socket(fileno=os.dup(end.fileno())) as plain:
+                plain.shutdown(socket.SHUT_RDWR)  # or threads that read would go on for ever
     made.close()
 
 
