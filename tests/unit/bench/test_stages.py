@@ -42,7 +42,7 @@ def test_queues_are_foretold_as_theory_has_them() -> None:
 
 
 def test_batches_are_foretold_from_the_times_of_few_and_of_many_rows() -> None:
-    """Of rows that come at once the first one is computed alone, then 64 in the time of a full batch, then the rest."""
+    """Rows that come at once: the first one is computed alone, then 64 in the time of a full batch, then the rest."""
     times, further_s = RowTimes(ROW_S, ROW_S / 4), ROW_S * (64 / 4 - 1) / 63
     at_once = Load(np.zeros(128), np.zeros(128, np.int64))
     ends_s = [ROW_S, ROW_S + 64 * ROW_S / 4, ROW_S + 64 * ROW_S / 4 + ROW_S + 62 * further_s]
