@@ -77,21 +77,12 @@ def _next_late(request: Any, ended_us: Any, deadlines_us: Any, next_in_batch: An
 
 @njit
 def _begin(
-    batch: Any,
-    now_us: Any,
-    group: Any,
-    stages: Any,
-    shape: Any,
-    requests: Any,
-    batches: Any,
-    times: Any,
-    clocks: Any,
-    tried: Any,
-    finished_us: Any,
-    is_met: Any,
-    used_us: Any,
-) -> Any:
-    """Begin the batches whose time has come, from the first one that waits; returns the first one that still waits."""
+    group: Any, now_us: Any, groups: Any, requests: Any, batches: Any, times: Any, clocks: Any, tried: Any, ends: Any
+) -> None:
+    """Begin the batches of a group whose time has come."""
+    stages, shape, first_waiting = groups[0][group], groups[1][group], groups[2]
+    finished_us, is_met, used_us = ends
+    batch = first_waiting[group]
     arrived_us, models, deadlines_us = requests
     rows, ahead, next_batch, next_in_batch = batches
     _, busy_us, further_us = times
@@ -114,7 +105,30 @@ def _begin(
             finished_us[request] = ended_us
             request = next_in_batch[request]
         batch = next_batch[batch]
-    return batch
+    first_waiting[group] = batch
+
+
+@njit(inline="always")
+def _join(request: Any, batch: Any, num_rows: Any, batches: Any, last_in_batch: Any) -> None:
+    """Append a request to a batch, which then has `num_rows`."""
+    rows, _, _, next_in_batch = batches
+    rows[batch] = num_rows
+    next_in_batch[request] = _NONE
+    next_in_batch[last_in_batch[batch]] = request
+    last_in_batch[batch] = request
+
+
+@njit(inline="always")
+def _wait(request: Any, group: Any, batches: Any, last_in_batch: Any, first_waiting: Any, last_waiting: Any) -> None:
+    """Append a batch of one request to those that wait."""
+    rows, _, next_batch, next_in_batch = batches
+    rows[request], last_in_batch[request] = 1, request
+    next_batch[request] = next_in_batch[request] = _NONE
+    if first_waiting[group] == _NONE:
+        first_waiting[group] = request
+    else:
+        next_batch[last_waiting[group]] = request
+    last_waiting[group] = request
 
 
 @compiled(_SIGNATURE)
@@ -145,7 +159,8 @@ def walk_stages(
     ahead = np.empty((num_requests, most_stages), np.int64)  # the clocks that a batch finds
     tried = np.zeros((1, most_stages), np.int64)
     requests, times = (arrived_us, models, deadlines_us), (latency_us, busy_us, further_us)
-    batches = (rows, ahead, next_batch, next_in_batch)
+    batches, groups = (rows, ahead, next_batch, next_in_batch), (num_stages, shape_of, first_waiting)
+    ends = (finished_us, is_met, used_us)
     for request in range(num_requests):
         model, now_us = models[request], arrived_us[request]
         group, least_us = _NONE, _AT_THE_END
@@ -153,22 +168,7 @@ def walk_stages(
             other = holders[position]
             batch = first_waiting[other]
             if batch != _NONE and max(arrived_us[batch], ahead[batch, 0]) <= now_us:
-                stages, shape = num_stages[other], shape_of[other]
-                first_waiting[other] = _begin(
-                    batch,
-                    now_us,
-                    other,
-                    stages,
-                    shape,
-                    requests,
-                    batches,
-                    times,
-                    clocks,
-                    tried,
-                    finished_us,
-                    is_met,
-                    used_us,
-                )
+                _begin(other, now_us, groups, requests, batches, times, clocks, tried, ends)
             free_us = max(clocks[other, num_stages[other] - 1], now_us)
             if free_us < least_us:
                 group, least_us = other, free_us
@@ -176,20 +176,13 @@ def walk_stages(
                 break
         if group == _NONE:
             continue
-        stages, shape, waiting, batch = (
-            num_stages[group],
-            shape_of[group],
-            first_waiting[group],
-            open_batch[group, model],
-        )
+        stages, shape = num_stages[group], shape_of[group]
+        waiting, batch = first_waiting[group], open_batch[group, model]
         if batch != _NONE and waiting != _NONE and batch >= waiting:  # else it has begun
             num_rows, begin_us = rows[batch] + 1, arrived_us[batch]
             if _try(ahead, batch, tried, stages, shape, model, num_rows, begin_us, times) <= deadlines_us[request]:
-                rows[batch] = num_rows
+                _join(request, batch, num_rows, batches, last_in_batch)
                 _move_behind(batch, group, stages, shape, requests, batches, times, clocks)
-                next_in_batch[request] = _NONE
-                next_in_batch[last_in_batch[batch]] = request
-                last_in_batch[batch] = request
                 is_met[request] = True
                 if num_rows == full_rows[model]:
                     open_batch[group, model] = _NONE
@@ -204,30 +197,9 @@ def walk_stages(
             for stage in range(stages):
                 used_us[group] += busy_us[shape, model, stage]
             continue
-        rows[request], last_in_batch[request] = 1, request
-        next_batch[request] = next_in_batch[request] = _NONE
+        _wait(request, group, batches, last_in_batch, first_waiting, last_waiting)
         _copy(clocks, group, ahead, request, stages)
         _copy(tried, 0, clocks, group, stages)
-        if waiting == _NONE:
-            first_waiting[group] = request
-        else:
-            next_batch[last_waiting[group]] = request
-        last_waiting[group] = request
         open_batch[group, model] = request if full_rows[model] > 1 else _NONE
     for group in range(num_groups):
-        stages, shape = num_stages[group], shape_of[group]
-        _begin(
-            first_waiting[group],
-            _AT_THE_END,
-            group,
-            stages,
-            shape,
-            requests,
-            batches,
-            times,
-            clocks,
-            tried,
-            finished_us,
-            is_met,
-            used_us,
-        )
+        _begin(group, _AT_THE_END, groups, requests, batches, times, clocks, tried, ends)
