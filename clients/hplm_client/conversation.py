@@ -17,6 +17,7 @@ from hplm_client.choice import Choice
 from hplm_client.codec import Call
 from hplm_client.errors import (
     ClientError,
+    ClosedError,
     InvalidRequestError,
     RequestTimeoutError,
     ServerError,
@@ -100,7 +101,7 @@ class Speaker:
             try:
                 if (yield Probe(min(_PROBE_TIMEOUT_S, self.timeout_s or _PROBE_TIMEOUT_S, left_s), server)):
                     return True
-            except WrongPortError:
+            except (WrongPortError, ClosedError):
                 raise
             except ClientError as error:
                 self.choice.note_error(server, error)

@@ -32,7 +32,8 @@ def token() -> str | None:
         with open(path, encoding="utf-8") as file:
             text = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{TOKEN_FILE_VARIABLE}: {path} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequestError(f"{TOKEN_FILE_VARIABLE}: {path} cannot be read: {why}") from error
     if not text:
         raise InvalidRequestError(f"{TOKEN_FILE_VARIABLE}: {path} is empty")
     return text

@@ -19,6 +19,7 @@ from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError, RequestCancelledError
 from hplm_client.faults import typed_faults
 from hplm_client.transports.grpc import channel_options
+from hplm_client.transports.one_loop import OneLoop
 from hplm_client.wrong_port import http_port, speaks_http
 
 
@@ -32,6 +33,7 @@ class AsyncGrpcTransport:
         self._encryption = certificates.for_grpc() if certificates is not None else {}
         self._has_answered = False
         self._is_closed = False
+        self._loop = OneLoop()
         self._under_way = set[asyncio.Task[Any]]()
 
     @cached_property
@@ -40,6 +42,7 @@ class AsyncGrpcTransport:
         return triton.InferenceServerClient(self._address, channel_args=self._options, **self._encryption)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
+        self._loop.check()
         async with self._faults(timeout_s):
             result = await self._uncancelled(
                 self._client.infer(
@@ -55,6 +58,7 @@ class AsyncGrpcTransport:
         return rows_of(result, call)
 
     async def is_ready(self, timeout_s: float) -> bool:
+        self._loop.check()
         async with self._faults(timeout_s):
             return bool(await self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
 

@@ -16,6 +16,7 @@ from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError
 from hplm_client.faults import one_line, readable, timed_out, typed_faults
+from hplm_client.transports.one_loop import OneLoop
 from hplm_client.wrong_port import grpc_port, is_reply_of_grpc
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class AsyncHttpTransport:
         self._certificates = certificates
         self._connect_s = connect_s
         self._has_answered = False
+        self._loop = OneLoop()
 
     @cached_property
     def _client(self) -> Any:
@@ -40,6 +42,7 @@ class AsyncHttpTransport:
         )
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
+        self._loop.check()
         timeout_s -= await self._try_connection(timeout_s)
         inputs = inputs_of(call, triton.InferInput)
         infer = self._client.infer(
@@ -69,6 +72,7 @@ class AsyncHttpTransport:
         return time.monotonic() - started_at
 
     async def is_ready(self, timeout_s: float) -> bool:
+        self._loop.check()
         return bool(await self._limited(self._client.is_model_ready(MODEL_NAME), timeout_s))
 
     async def close(self) -> None:

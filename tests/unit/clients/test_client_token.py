@@ -20,7 +20,10 @@ def test_the_environment_names_a_token_or_its_file(tmp_path: Path, monkeypatch: 
     assert environment.token() == "itself"
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "cannot be read"), (b" \n", "is empty"), (b"\xff", "cannot")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read: No such file or directory$"), (b" \n", "is empty"), (b"\xff", "cannot be read")],
+)
 def test_files_without_a_token_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str
 ) -> None:

@@ -81,6 +81,16 @@ def test_whoever_waits_for_ever_is_told_what_is_wrong_under_asyncio(protocol: Pr
         asyncio.run(ask())
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_client_of_another_event_loop_is_an_error_of_ours(protocol: Protocol) -> None:
+    client = hplm_client.AsyncHplmClient("127.0.0.1:1", protocol, retries=0)
+    with pytest.raises(hplm_client.ConnectionFailedError):
+        asyncio.run(client.infer("a/b", "text"))
+    for ask in (client.with_options(retries=1).infer("a/b", "text"), client.is_ready()):
+        with pytest.raises(hplm_client.ClosedError, match="event loop in which it was first used"):
+            asyncio.run(ask)  # type: ignore[arg-type]
+
+
 async def test_a_task_that_is_cancelled_cancels_nothing_on_the_server() -> None:
     with small_server("grpc", "slow") as server:
         async with hplm_client.AsyncHplmClient(server.url) as client:
