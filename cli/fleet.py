@@ -105,8 +105,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     print_rows([{name: row[name] for name in shown} for row in rows], "servers", as_json=False)
     if is_unfinished:
         typer.echo("an apply has begun and not ended: if none is at work, hplm fleet apply goes on with it", err=True)
-    gateway_line = f"gateway {state.gateway.state}: grpc://{state.gateway.grpc}  http://{state.gateway.http}"
-    typer.echo(f"{gateway_line}  health {state.health}/readyz", err=True)
+    typer.echo(f"gateway {state.gateway.state}: {state.gateway.urls}  health {state.health}/readyz", err=True)
 
 
 @app.command()
@@ -187,7 +186,7 @@ def apply(
 def _placement_of(home: Home, path: Path, host: str | None) -> FleetPlacement:
     """Read a plan, and deal its groups to the servers that run."""
     from builder.fleet.fleet_folder import FleetFolder
-    from builder.fleet.fleet_placement import FleetPlacement
+    from builder.fleet.fleet_placement import FleetPlacement, levels_apart
     from builder.placement.planner.plan_file import read_plan
 
     folder = FleetFolder(home)
@@ -199,6 +198,8 @@ def _placement_of(home: Home, path: Path, host: str | None) -> FleetPlacement:
     plan.check_home(fingerprints)
     if (reason := FleetPlacement.read(folder.placement).why_out_of_order(plan)) is not None:
         typer.echo(reason, err=True)
+    for line in levels_apart(plan):
+        typer.echo(line, err=True)
     return FleetPlacement.of_plan(plan, servers, list(fingerprints), host)
 
 

@@ -24,6 +24,7 @@ from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.member_state import ENDED, MemberState
+from builder.serving.errors import BusyError
 
 _BUSY = (MemberState.STARTING, MemberState.DRAINING)
 _POLL_S = 0.2
@@ -103,7 +104,7 @@ class FleetApply:
             force: Drain a server even where it is the last one that is ready.
 
         Raises:
-            ConflictError: Only one server is ready, or an order of someone else is at work.
+            ConflictError: Only one server is ready.
             UnavailableError: The registry is away, the fleet has ended, or a server does not come back.
         """
         self._say_what_stays(self._settled())
@@ -111,14 +112,15 @@ class FleetApply:
         while (step := self._next_step()) is not None:
             if restarted[step.server] == _MOST_RESTARTS:
                 raise ConflictError(f"{step.server} was restarted, and still: {', '.join(step.reasons)}")
-            self._take(step, force)
-            restarted[step.server] += 1
+            if self._take(step, force):
+                restarted[step.server] += 1
         self._folder.journal.unlink(missing_ok=True)
         return list(restarted)
 
     def _journal_of(self, state: FleetState, restart: bool) -> ApplyJournal:
         left = ApplyJournal.read(self._folder.journal) or ApplyJournal()
-        if left.to_end or not restart:
+        is_left = any(left.to_end.get(each.server) == each.pid for each in state.servers)
+        if is_left or not restart:
             return left
         return ApplyJournal({each.server: each.pid for each in state.servers if each.pid is not None})
 
@@ -155,7 +157,8 @@ class FleetApply:
                     f"{each.server} was drained and stays stopped; hplm fleet drain {each.server} --restart starts it"
                 )
 
-    def _take(self, step: Step, force: bool) -> None:
+    def _take(self, step: Step, force: bool) -> bool:
+        """Restart a server; false where somebody else has given an order just before, which is to be waited for."""
         self._require_registry(step.server)
         if step.state == MemberState.READY and not force:
             self._require_another(step.server)
@@ -163,6 +166,10 @@ class FleetApply:
         began = time.monotonic()
         try:
             undone = order(self._folder.running(), "restart", step.server, force=force)
+        except BusyError:
+            self._report(f"{step.server}: not yet, as another order is at work")
+            time.sleep(_POLL_S)
+            return False
         except UnavailableError as error:
             raise UnavailableError(f"{error}; when it is back, {_GO_ON}") from error
         try:
@@ -172,10 +179,14 @@ class FleetApply:
             raise UnavailableError(f"{step.server} did not come back, and the fleet has ended: {reason}") from error
         if entry.state != MemberState.READY:
             reason = entry.reason or "; ".join(undone) or entry.state
-            raise UnavailableError(f"{step.server} did not come back, and the others go on: {reason}; {_GO_ON}")
+            without = f"hplm fleet drain {step.server} has it left out"
+            raise UnavailableError(
+                f"{step.server} did not come back, and the others go on: {reason}; {_GO_ON}, or {without}"
+            )
         self._report(f"{step.server}: ready again after {time.monotonic() - began:.1f} s")
         for line in undone:
             self._report(f"{step.server}: {line}")
+        return True
 
     def _entry_after(self, server: str) -> ServerEntry:
         """What the fleet says of a server that it has restarted."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from backends.errors import ConflictError, NotFoundError, UnavailableError
 from builder.fleet.admin import Admin, Routed
 from builder.fleet.fleet_folder import FleetState, ServerEntry
+from builder.serving.errors import BusyError
 
 _TIMEOUT_S = 900.0
 Verb = Literal["drain", "restart"]
@@ -22,6 +23,7 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
 
     Raises:
         NotFoundError: The fleet has no such server.
+        BusyError: Another order is at work.
         ConflictError: It cannot be done now.
         UnavailableError: The fleet does not answer, or runs on another machine.
     """
@@ -40,7 +42,8 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
         connection.close()
     if response.status in (HTTPStatus.OK, HTTPStatus.GATEWAY_TIMEOUT):
         return list(content.get("reasons", []))
-    raise ConflictError(str(content.get("error", response.reason)))
+    error_type = BusyError if response.status == HTTPStatus.LOCKED else ConflictError
+    raise error_type(str(content.get("error", response.reason)))
 
 
 def require_here(state: FleetState) -> None:

@@ -13,14 +13,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from backends.errors import ConflictError, NotFoundError, UnavailableError
+from backends.errors import ConflictError, HplmError, NotFoundError, UnavailableError
 from backends.held_roots import Roots
 from backends.home import Home
+from backends.registry.registry import Registry
 from builder.fleet.admin import Routed
 from builder.fleet.fleet_folder import FleetFolder, FleetState
 from builder.fleet.fleet_placement import FleetPlacement
@@ -34,7 +35,7 @@ from builder.fleet.placed_routes import PlacedRoutes
 from builder.fleet.settings import HEALTH_ADDRESS, FleetSettings
 from builder.fleet.shown_state import LastServers, ShownState
 from builder.fleet.upstream import Upstream
-from builder.serving.errors import ServerStartError
+from builder.serving.errors import BusyError, ServerStartError
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.notify import ServiceManager
 from builder.serving.ports import ClaimedPorts
@@ -89,7 +90,8 @@ class Fleet:
         with ExitStack() as entered:
             entered.enter_context(self._folder.claimed())
             self._folder.begin()
-            self._say_who_is_missing()
+            for line in FleetPlacement.read(self._folder.placement).unlike(settings.names):
+                self._report(line)
             entered.callback(self._folder.forget)
             ports = ClaimedPorts.take([(settings.address, settings.http), (settings.address, settings.grpc)])
             entered.callback(ports.release)
@@ -219,9 +221,15 @@ class Fleet:
             self._service.alive()
         for member in self.members:
             self._report(f"{member.name}: stopping")
-            member.stop(self._service.alive)
+            member.stop(self._while_draining)
             self._shown.refresh()
         self._report("all servers have stopped")
+
+    def _while_draining(self) -> None:
+        """Keep a gateway before the servers that still answer."""
+        self._service.alive()
+        with suppress(ServerStartError):
+            self.front.look_after(self._service.alive)
 
     def _tick(self) -> None:
         self._looked_s = time.monotonic()
@@ -242,15 +250,6 @@ class Fleet:
             servers=[member.entry() for member in self.members],
             is_ordering=self._ordering.locked(),
         )
-
-    def _say_who_is_missing(self) -> None:
-        """A fleet of fewer servers than a placement has leaves roots of the others without a holder."""
-        placed = FleetPlacement.read(self._folder.placement)
-        if missing := sorted({*placed.roots} - {*self._settings.names}):
-            self._report(
-                f"the placement is for {', '.join(missing)} too, which this fleet does not have: servers load what is "
-                "missing when it is asked for; hplm fleet apply --placement, or --everywhere, mends it"
-            )
 
     # --- the health port's threads ---
 
@@ -291,6 +290,7 @@ class Fleet:
         """Drain a server, start it with what is exported and installed now, and wait until the gateway asks it."""
         with self._one_order():
             self._require_another(member, is_forced or member.state is not MemberState.READY)
+            self._require_startable(member)
             undone = [f"when it was stopped, {reason}" for reason in member.stop().reasons]
             undone += self._started(member)
             self._shown.refresh()
@@ -320,12 +320,13 @@ class Fleet:
         """Hold what orders and the end of the fleet hold in turn.
 
         Raises:
-            ConflictError: Another order is at work, or the fleet is stopping.
+            BusyError: Another order is at work.
+            ConflictError: The fleet is starting or stopping.
         """
         if self._stop.requested or not self._has_started:
             raise ConflictError("the fleet is starting or stopping")
         if not self._ordering.acquire(blocking=False):
-            raise ConflictError("another server is being drained or started; one at a time")
+            raise BusyError("another server is being drained or started; one at a time")
         held = ExitStack()
         held.callback(self._ordering.release)
         return held
@@ -344,6 +345,18 @@ class Fleet:
                 raise ConflictError("the fleet is stopping")
             reason = f"asks no server but {member.name}" if self._knows_routes() else "does not answer"
             raise ConflictError(f"the gateway {reason}; --force drains {member.name} all the same")
+
+    def _require_startable(self, member: Member) -> None:
+        """A server that is started without registry, export or placement does not come back, so none is stopped then.
+
+        Raises:
+            ConflictError: One of them is away, or damaged.
+        """
+        try:
+            Registry.open(self._home).close()
+            member_start(self._home, self._settings, self._settings.names.index(member.name))
+        except (HplmError, OSError) as error:
+            raise ConflictError(f"{member.name} was not stopped, as it would not come back: {error}") from error
 
     def _is_asked(self, member: Member) -> bool:
         return member.state is MemberState.READY and self._is_routed(member)

@@ -58,6 +58,13 @@ class GatewayEntry:
     restarts: int
     admin: str | None
     log: str
+    has_tls: bool = False
+
+    @property
+    def urls(self) -> str:
+        """Where clients reach it."""
+        http, tls = ("https", " (TLS)") if self.has_tls else ("http", "")
+        return f"grpc://{self.grpc}{tls}  {http}://{self.http}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,13 @@ class FleetPlacement:
         roots: Of servers.
         order: Servers in the order in which the plan's steps change them; that of others makes no difference.
         groups: `groups_checksum` of the plan, of all its hosts; None without a plan.
+        servers: All that the plan says something of, those that hold all too; empty without a plan.
     """
 
     roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     groups: str | None = None
+    servers: tuple[str, ...] = ()
 
     def why_out_of_order(self, plan: Plan) -> str | None:
         """Say why a plan's steps may be in a wrong order where this one was applied last; None where they are not."""
@@ -37,6 +39,21 @@ class FleetPlacement:
         if plan.change is None or is_unknown or self.groups in (plan.change.previous, groups_checksum(plan.groups)):
             return None
         return "the plan begins with another placement than was applied last, so its steps may interrupt other roots"
+
+    def unlike(self, names: Sequence[str]) -> list[str]:
+        """Say where a fleet has more servers than the placement, or fewer, whose roots nobody holds."""
+        said = []
+        if self.servers and (more := [name for name in names if name not in self.servers]):
+            said.append(
+                f"the placement says nothing of {', '.join(more)}: such a server holds all roots, if they fit; "
+                "hplm place for all servers and hplm fleet apply --placement mend it"
+            )
+        if missing := sorted({*self.roots} - {*names}):
+            said.append(
+                f"the placement is for {', '.join(missing)} too, which this fleet does not have: servers load what is "
+                "missing when it is asked for; hplm fleet apply --placement, or --everywhere, mends it"
+            )
+        return said
 
     def roots_of(self, server: str) -> Roots:
         return self.roots.get(server)
@@ -69,6 +86,7 @@ class FleetPlacement:
             {server: roots for server, roots in held.items() if set(roots) != set(home_roots)},
             tuple(server_of[name] for name in changed if name in server_of),
             groups_checksum(plan.groups),
+            tuple(servers),
         )
 
     @classmethod
@@ -84,16 +102,31 @@ class FleetPlacement:
         servers = stored.part("servers")
         order = stored.texts("order") if "order" in stored else ()
         groups = stored.text("groups") if "groups" in stored else None
-        return cls({name: servers.texts(name) for name in servers.names()}, order, groups)
+        planned = stored.texts("planned") if "planned" in stored else ()
+        return cls({name: servers.texts(name) for name in servers.names()}, order, groups, planned)
 
     def write(self, path: Path) -> None:
         """Write it, replacing an old one in one step."""
         path.parent.mkdir(parents=True, exist_ok=True)
         servers = {name: list(roots) for name, roots in self.roots.items()}
-        about_plan = {} if self.groups is None else {"groups": self.groups}
+        about_plan = {} if self.groups is None else {"groups": self.groups, "planned": list(self.servers)}
         write_json(
             path, {"format_version": _FORMAT_VERSION, "servers": servers, "order": list(self.order), **about_plan}
         )
+
+
+def levels_apart(plan: Plan) -> list[str]:
+    """Say which groups hold some levels of a root only: a server loads all levels of a root that it holds."""
+    levels: dict[str, set[str]] = {}
+    for stack in (stack for group in plan.groups for stack in group.stacks):
+        levels.setdefault(stack.root, set()).add(stack.name)
+    return [
+        f"group {shown(group.name)} holds {', '.join(sorted(held))} without {', '.join(sorted(levels[root] - held))}; "
+        "a server loads all levels of a root that it holds, so it takes more memory than the plan says"
+        for group in plan.groups
+        for root in group.roots
+        if (held := {stack.name for stack in group.stacks if stack.root == root}) != levels[root]
+    ]
 
 
 def _groups_here(plan: Plan, host: str | None) -> list[Group]:

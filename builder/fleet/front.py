@@ -102,8 +102,7 @@ class Front:
     @property
     def urls(self) -> str:
         """Where clients reach it."""
-        http, tls = ("http", "") if self._settings.tls is None else ("https", " (TLS)")
-        return f"grpc://{self._grpc}{tls}  {http}://{self._http}"
+        return self.entry().urls
 
     def entry(self) -> GatewayEntry:
         gateway, admin = self._gateway, self.admin
@@ -115,6 +114,7 @@ class Front:
             restarts=self._num_restarts,
             admin=str(admin.path) if admin is not None else None,
             log=str(self._log_path),
+            has_tls=self._settings.tls is not None,
         )
 
     @property

@@ -88,7 +88,12 @@ class Member:
         self._thread.start()
 
     def stop(self, on_poll: Callable[[], None] = _ignore) -> Verdict:
-        """Finish what it has accepted, and end it; whether nothing was left open. `on_poll` is called meanwhile."""
+        """Finish what it has accepted, and end it; whether nothing was left open. `on_poll` is called meanwhile.
+
+        One that has failed before is stopped from now on.
+        """
+        if not self.is_running:
+            self._failure = None
         self._stop.requested = True
         while not self._join(_LOOK_EVERY_S):
             on_poll()

@@ -51,7 +51,10 @@ def member_start(home: Home, settings: FleetSettings, index: int) -> MemberStart
 
 def member_supervision(settings: FleetSettings, index: int) -> Supervision:
     return Supervision(
-        health_port=_port(settings, index, _HEALTH), drain_s=settings.drain_s, max_restarts=settings.max_restarts
+        health_port=_port(settings, index, _HEALTH),
+        drain_s=settings.drain_s,
+        max_restarts=settings.max_restarts,
+        port_option="--first-port",
     )
 
 

@@ -13,6 +13,10 @@ class PortInUseError(ConflictError):
     """A requested port belongs to another program."""
 
 
+class BusyError(ConflictError):
+    """Another order is at work; the same one may be given again after that."""
+
+
 class ServerStartError(HplmError):
     """The server process ended before it was ready; the message carries its reason."""
 

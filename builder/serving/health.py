@@ -18,12 +18,13 @@ from socket import AF_INET, AF_INET6, IPPROTO_IPV6, IPV6_V6ONLY, SHUT_RDWR, sock
 from typing import Any, NamedTuple
 
 from backends.errors import ConflictError, InvalidArgumentError
-from builder.serving.errors import PortInUseError
+from builder.serving.errors import BusyError, PortInUseError
 from builder.serving.port_holder import in_use_by
 from builder.serving.ports import ClaimedPorts
 
 _TIMEOUT_S = 5.0
 _MAX_CONNECTIONS = 64
+HEALTH_PORT_OPTION = "--health-port"
 
 
 class Verdict(NamedTuple):
@@ -42,6 +43,7 @@ class HealthPort:
         probes: What to GET, by path; called from the port's threads.
         orders: What to POST, by path; an answer comes once an order is carried out, or its time is over. One that
             raises ConflictError cannot be carried out now.
+        port_option: What chooses the port, for errors about it.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class HealthPort:
         port: int | None,
         probes: Mapping[str, Callable[[], Verdict]],
         orders: Mapping[str, Callable[[], Verdict]],
+        port_option: str = HEALTH_PORT_OPTION,
     ) -> None:
         # A free one of the kernel's would be one of those of outgoing connections, and might be gone when a server of a
         # fleet is started again on it.
@@ -64,7 +67,7 @@ class HealthPort:
             claimed.release()
             if error.errno == errno.EADDRINUSE:
                 in_use = f"port {number} on {address} is in use{in_use_by(number)}"
-                raise PortInUseError(f"{in_use}; give another --health-port") from error
+                raise PortInUseError(f"{in_use}; give another {port_option}") from error
             raise InvalidArgumentError(f"cannot listen on port {number} of {address}: {error.strerror}") from error
         self._claimed = claimed
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
@@ -154,9 +157,15 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             verdict = order()
         except ConflictError as error:
-            self._error(HTTPStatus.CONFLICT, str(error))
+            self._error(HTTPStatus.LOCKED if isinstance(error, BusyError) else HTTPStatus.CONFLICT, str(error))
         else:
             self._answer(verdict, HTTPStatus.GATEWAY_TIMEOUT)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what the library rejects, such as another method, as everything else is answered."""
+        status = HTTPStatus(code)
+        self._error(status, message or status.phrase)
+        self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: probes come each second."""

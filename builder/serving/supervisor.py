@@ -28,7 +28,7 @@ from builder.serving.config import MAX_PORT, ServerConfig
 from builder.serving.errors import ServerStartError
 from builder.serving.exit_code import why_ended
 from builder.serving.exported_files import ExportedFiles
-from builder.serving.health import HealthPort, Verdict
+from builder.serving.health import HEALTH_PORT_OPTION, HealthPort, Verdict
 from builder.serving.notify import ServiceManager
 from builder.serving.restarts import MAX_RESTARTS, Restarts
 from builder.serving.server import TritonServer
@@ -57,12 +57,14 @@ class Supervision:
         health_port: None takes a free one.
         drain_s: Time to finish what was accepted; with 0, what waits is rejected.
         max_restarts: Restarts within ten minutes; with 0 the first death ends the server.
+        port_option: What chooses the health port, for errors about it.
     """
 
     health_address: str = "127.0.0.1"
     health_port: int | None = None
     drain_s: float = 30.0
     max_restarts: int = MAX_RESTARTS
+    port_option: str = HEALTH_PORT_OPTION
 
     def __post_init__(self) -> None:
         if self.health_port is not None and not 0 < self.health_port <= MAX_PORT:
@@ -127,7 +129,8 @@ class Supervisor:
     def __enter__(self) -> Self:
         probes = {"/livez": self.is_alive, "/readyz": self.is_ready, "/startupz": self.has_started}
         address, port = self._supervision.health_address, self._supervision.health_port
-        self._health = HealthPort(address, port, probes, {"/drain": self.drain})
+        orders, option = {"/drain": self.drain}, self._supervision.port_option
+        self._health = HealthPort(address, port, probes, orders, option)
         return self
 
     def __exit__(

@@ -15,9 +15,11 @@ from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.fleet import apply as apply_module
 from builder.fleet.apply import FleetApply
+from builder.fleet.apply_journal import ApplyJournal
 from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.started_with import export_checksum
+from builder.serving.errors import BusyError
 from stand_in_fleet import StandInFleet
 
 ALL = ["server-1", "server-2", "server-3"]
@@ -170,7 +172,10 @@ def test_a_server_that_does_not_come_back_ends_it_and_is_the_first_to_be_mended(
 ) -> None:
     export_anew(tiny_home)
     fleet.failing = {"server-2"}
-    with pytest.raises(UnavailableError, match=r"server-2 did not come back, and the others go on: it ran out of luck"):
+    with pytest.raises(
+        UnavailableError,
+        match=r"server-2 did not come back, and the others go on: it ran out of luck; .* drain server-2",
+    ):
         applied(tiny_home)
     assert fleet.restarted == ["server-1", "server-2"]
     assert fleet.entries["server-3"].state == "ready"
@@ -270,6 +275,25 @@ def test_an_order_at_work_is_waited_for(tiny_home: Home, fleet: StandInFleet) ->
     timer.start()
     assert applied(tiny_home)[0] == ALL, "a server between its end and its start is no drained one"
     timer.join()
+
+
+def test_an_order_that_comes_first_is_waited_for(tiny_home: Home, fleet: StandInFleet) -> None:
+    export_anew(tiny_home)
+    busy = iter([True, True, False, False, False])
+
+    def be_busy(name: str) -> None:
+        if next(busy):
+            raise BusyError("another server is being drained or started; one at a time")
+
+    fleet.before_restart = be_busy
+    restarted, said = applied(tiny_home)
+    assert restarted == ALL and said.count("server-1: not yet, as another order is at work") == 2
+
+
+def test_what_an_old_apply_has_left_does_not_stop_a_restart(tiny_home: Home, fleet: StandInFleet) -> None:
+    ApplyJournal({"server-1": 7, "server-2": 8}).write(fleet.folder.journal)
+    assert applied(tiny_home, restart=True)[0] == ALL
+    assert not fleet.folder.journal.exists()
 
 
 def finish(fleet: StandInFleet) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +23,8 @@ from builder.fleet.fleet_folder import FleetFolder, FleetState
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.member_state import MemberState
 from builder.fleet.settings import FleetSettings
-from builder.serving.errors import ServerStartError
+from builder.serving.errors import BusyError, ServerStartError
+from builder.serving.health import Verdict
 from builder.termination import StopRequests
 from stand_in_members import StandInMember
 from waiting import LIMIT_S, wait_until
@@ -68,7 +71,8 @@ class Running:
 def running(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setattr(fleet_module, "_ROUTED_S", 1.0)
     render_repository(tiny_home.repository, ExportSettings())
-    FleetPlacement({"server-3": ()}).write(FleetFolder(tiny_home).placement)
+    placement = FleetPlacement({"server-3": ()}, groups="7f", servers=("server-1", "server-3"))
+    placement.write(FleetFolder(tiny_home).placement)
     said: list[str] = []
     stop = StopRequests()
     fleet = Fleet(tiny_home, FREE, stop, said.append)
@@ -80,7 +84,8 @@ def running(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runnin
 
 
 def test_servers_are_drained_and_restarted_while_another_one_is_asked(running: Running) -> None:
-    assert running.said[0].startswith("the placement is for server-3 too, which this fleet does not have")
+    assert running.said[0].startswith("the placement says nothing of server-2")
+    assert running.said[1].startswith("the placement is for server-3 too, which this fleet does not have")
     before = {each.server: each.pid for each in running.state.servers}
     assert order(running.state, "restart", "server-1", force=False) == []
     after = {each.server: each.pid for each in running.state.servers}
@@ -110,6 +115,35 @@ def test_servers_are_drained_and_restarted_while_another_one_is_asked(running: R
     assert running.ended == "all servers have failed or were drained; the last one: a wheel came off"
 
 
+def test_a_server_that_would_not_come_back_is_not_stopped(running: Running, tiny_home: Home) -> None:
+    registry, away = tiny_home.path / "registry.db", tiny_home.path / "away.db"
+    registry.rename(away)
+    with pytest.raises(ConflictError, match=r"server-1 was not stopped, as it would not come back: .*registry"):
+        order(running.state, "restart", "server-1", force=True)
+    away.rename(registry)
+    running.folder.placement.write_text("{}")
+    with pytest.raises(ConflictError, match=r"server-1 was not stopped, as it would not come back: .*placement\.json"):
+        order(running.state, "restart", "server-1", force=False)
+    assert running.first.state is MemberState.READY
+    running.folder.placement.unlink()
+    assert order(running.state, "restart", "server-1", force=False) == []
+
+
+def test_a_gateway_that_dies_while_servers_drain_is_replaced(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = running.first.stop
+
+    def lose_gateway(on_poll: Callable[[], None] = lambda: None) -> Verdict:
+        os.kill(int(str(running.state.gateway.pid)), signal.SIGKILL)
+        wait_until(lambda: not running.fleet.front.is_running)
+        return stop(on_poll)
+
+    monkeypatch.setattr(running.first, "stop", lose_gateway)
+    running.stop.requested = True
+    wait_until(running.is_over)
+    (ready,) = [place for place, line in enumerate(running.said) if line.startswith("the gateway is ready again")]
+    assert ready < running.said.index("server-2: stopping")
+
+
 def test_a_fleet_that_is_to_stop_does_not_wait_for_a_server_that_is_starting(running: Running) -> None:
     running.first.comes_back = MemberState.STARTING
     running.first.started.clear()
@@ -117,7 +151,7 @@ def test_a_fleet_that_is_to_stop_does_not_wait_for_a_server_that_is_starting(run
         restarting = other.submit(order, running.state, "restart", "server-1", force=False)
         assert running.first.started.wait(LIMIT_S)
         wait_until(lambda: running.state.is_ordering)
-        with pytest.raises(ConflictError, match="another server is being drained or started"):
+        with pytest.raises(BusyError, match="another server is being drained or started"):
             order(running.state, "drain", "server-2", force=False)
         running.stop.requested = True
         assert restarting.result(LIMIT_S) == ["server-1 is starting"]

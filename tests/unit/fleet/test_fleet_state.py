@@ -29,6 +29,7 @@ from builder.fleet.member_state import MemberState
 from builder.fleet.settings import FleetSettings
 from builder.fleet.shown_state import LastServers, ShownState
 from builder.serving.supervisor import Supervision
+from waiting import wait_until
 
 SERVER = ServerEntry(
     server="server-1",
@@ -179,12 +180,19 @@ def test_a_server_that_gets_no_cores_says_so(tmp_path: Path) -> None:
         "server-1", start_nothing, Supervision(), lambda _: [], cores, tmp_path / "log", said.append, lambda _: True
     )
     member.start()
-    member.stop()
+    wait_until(lambda: not member.is_running)
     assert member.state is MemberState.FAILED and "server-1 has failed: " in said[0]
+    member.stop()
+    assert member.state is MemberState.STOPPED and member.failure is None, "it was drained by hand"
 
 
 def start_nothing() -> MemberStart:
     raise AssertionError("it has no cores to start on")
+
+
+def test_a_gateway_says_where_clients_reach_it() -> None:
+    assert GATEWAY.urls == "grpc://h:2  http://h:1"
+    assert replace(GATEWAY, has_tls=True).urls == "grpc://h:2 (TLS)  https://h:1"
 
 
 def test_an_order_names_what_is_wrong() -> None:

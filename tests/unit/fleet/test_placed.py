@@ -12,7 +12,7 @@ from backends.errors import InvalidArgumentError
 from backends.held_roots import ROOTS_VARIABLE, held_roots, roots_environment
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.fleet.fleet_placement import FleetPlacement
+from builder.fleet.fleet_placement import FleetPlacement, levels_apart
 from builder.fleet.gateway_files import GatewayFiles
 from builder.fleet.routing import Routing
 from builder.placement.planner.change import Change, Moves, Step, groups_checksum
@@ -82,6 +82,14 @@ def test_a_plan_that_begins_elsewhere_is_told(tmp_path: Path) -> None:
     assert replace(first, groups=groups_checksum(after_it.groups)).why_out_of_order(after_it) is None, "applied again"
 
 
+def test_a_group_with_some_levels_of_a_root_is_told() -> None:
+    students = replace(BASE, level="students")
+    together = replace(PLAN, groups=(Group("g0", ("a0",), Shape(), (BASE, students)), PLAN.groups[1]))
+    assert levels_apart(PLAN) == levels_apart(together) == []
+    (said,) = levels_apart(replace(together, groups=(together.groups[0], Group("g1", ("a1",), Shape(), (students,)))))
+    assert said.startswith("group 'g1' holds base/students without base; a server loads all levels")
+
+
 @pytest.mark.parametrize(
     ("plan", "servers", "host", "message"),
     [
@@ -103,6 +111,7 @@ def test_a_placement_is_read_as_it_was_written(tmp_path: Path) -> None:
     for placement in (
         FleetPlacement({"server-1": ("base",), "server-2": ()}, ("server-2", "server-1")),
         FleetPlacement({"server-1": ("base",)}),
+        FleetPlacement({"server-1": ("base",)}, groups="7f", servers=("server-1", "server-2")),
         FleetPlacement(),
     ):
         placement.write(path)

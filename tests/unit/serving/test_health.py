@@ -76,6 +76,7 @@ def test_probes_say_yes_or_why_not(port: HealthPort, watched: FakeWatched) -> No
     status, answer = ask(port, "GET", "/nothing")
     assert (status, answer) == (404, {"error": "there are /livez, /readyz, /startupz and, to be POSTed, /drain"})
     assert ask(port, "POST", "/readyz")[0] == 404
+    assert ask(port, "PUT", "/readyz") == (501, {"error": "Unsupported method ('PUT')"})
 
 
 def test_an_order_to_drain_returns_when_that_is_done(port: HealthPort, watched: FakeWatched) -> None:
@@ -145,5 +146,7 @@ def test_a_port_in_use_and_an_address_of_no_machine(port: HealthPort, watched: F
     number = int(port.url.rpartition(":")[2])
     with pytest.raises(PortInUseError, match=f"port {number} on 127.0.0.1 is in use by .*; give another --health-port"):
         health_port("127.0.0.1", number, watched)
+    with pytest.raises(PortInUseError, match="give another --first-port"):
+        HealthPort("127.0.0.1", number, {}, {}, "--first-port")
     with pytest.raises(InvalidArgumentError, match=r"cannot listen on port \d+ of 203\.0\.113\.1"):
         health_port("203.0.113.1", None, watched)
