@@ -33,6 +33,9 @@ its moves cost. The plan then has the steps, one host at a time, for 'hplm fleet
 """
 
 
+_RESERVE = "1GB"
+
+
 @dataclass(frozen=True)
 class TrafficOptions:
     traffic: Annotated[Path, typer.Option(help="The recorded requests: CSV or JSONL with time_s and hplm.")]
@@ -61,7 +64,13 @@ class DeviceOptions:
             help="What there is: 4x16GB, or with hosts 2x16GB@alpha,2x24GB@beta. \\[default with --from: its devices]"
         ),
     ] = None
-    reserve: Annotated[str, typer.Option(help="Memory of each device that is left to batches and to others.")] = "1GB"
+    reserve: Annotated[
+        str | None,
+        typer.Option(
+            help="With --devices: memory of each that is left to batches and to others. \\[default: 1GB]",
+            show_default=False,
+        ),
+    ] = None
 
     hop: Annotated[
         str, typer.Option(help="What handing a batch on to the next stage takes, where there are stages.")
@@ -83,9 +92,11 @@ class DeviceOptions:
         from builder.placement.planner.device_spec import parse_devices, read_size
 
         if self.devices is not None:
-            return parse_devices(self.devices, read_size(self.reserve, "--reserve"))
+            return parse_devices(self.devices, read_size(self.reserve or _RESERVE, "--reserve"))
         if previous is None:
             raise InvalidArgumentError("say what there is with --devices, such as 4x16GB, or name a plan with --from")
+        if self.reserve is not None:
+            raise InvalidArgumentError("--reserve goes with --devices; without them the plan of --from has its own")
         return previous.devices
 
 
@@ -125,6 +136,7 @@ def place(
     opened, registry = open_home(home)
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgumentError(f"{svg.parent}, where --svg is to be written, is no folder")
+    from builder.export.in_force import exported_capacity
     from builder.placement.planner.plan_file import plan_to_json, write_plan
     from builder.placement.planner.plan_picture import draw_plan
     from builder.placement.planner.planner import plan
@@ -134,7 +146,8 @@ def place(
 
     previous, hysteresis = change.previous(), change.parsed()
     where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
-    fleet = recorded_fleet(opened, registry, traffic.recorded(), where, seed, *shapes)
+    capacity = exported_capacity(opened.repository)
+    fleet = recorded_fleet(opened, registry, traffic.recorded(), where, seed, *shapes, capacity)
     with progress_bars("placement") as report:
         made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, hysteresis, seed, report)
     is_written = not dry_run and (made.change is None or bool(made.change.steps))

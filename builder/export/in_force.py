@@ -126,6 +126,21 @@ def _defaults() -> dict[str, str]:
     }
 
 
+def exported_capacity(repository: Path) -> Capacity:
+    """Read what a batch of the upper half may hold; the default where nothing is rendered.
+
+    Raises:
+        CorruptFileError: The configuration says no numbers.
+    """
+    settings = effective_settings(repository)
+    if not settings:
+        return Capacity()
+    limits = [settings[f"upper {name}"] for name in ("max_rows", "max_tokens", "slots")]
+    if not all(limit.isdecimal() for limit in limits):
+        raise CorruptFileError(f"{repository / UPPER / 'config.pbtxt'} has {shown(limits)} rows, tokens and slots")
+    return Capacity(*map(int, limits))
+
+
 def changes_of_run(
     repository: Path, of_run: SettingsOfRun, flags: frozenset[str], find_capability: FindCapability = best_capability
 ) -> dict[str, str]:

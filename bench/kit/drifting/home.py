@@ -19,6 +19,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import CostProfile, write_profile
+from backends.scheduling.settings import Capacity
 from bench.kit.placing.drift import ROOTS_PER_DEVICE, DriftSettings
 from bench.kit.placing.loads import devices
 from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words, base_home
@@ -32,7 +33,8 @@ from builder.placement.planner.traffic import Traffic
 from loadtest.schedule import Row
 
 UPPER = {"dtype": "fp32", "threads": "1", "max_rows": "1"}
-"""A device takes one row at a time, as in the planner's simulation."""
+_CAPACITY = Capacity(max_rows=1)
+"""A device takes one row at a time."""
 _GEOMETRY = replace(
     SMALL, hidden_size=64, intermediate_size=128, num_heads=2, num_lower_layers=1, num_upper_layers=1, max_tokens=64
 )
@@ -71,7 +73,15 @@ class DriftHome:
     def fleet(self, trace: Path, seed: int) -> Fleet:
         """Read a trace as `hplm place --no-stages` does."""
         with closing(Registry.open(self.home)) as registry:
-            return recorded_fleet(self.home, registry, Recorded(trace), self.devices, seed, stage_counts=NO_STAGES)
+            return recorded_fleet(
+                self.home,
+                registry,
+                Recorded(trace),
+                self.devices,
+                seed,
+                stage_counts=NO_STAGES,
+                capacity=_CAPACITY,
+            )
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> Path:

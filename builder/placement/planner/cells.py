@@ -115,27 +115,36 @@ class _Filling:
         self._roots: list[set[int]] = [set() for _ in targets]
 
     def add(self, family: int, model: int, peak: float) -> None:
-        parts = max(1, int(np.ceil(peak / min(self._targets)))) if min(self._targets) else 1
-        parts = min(parts, len(self._targets))
-        taken: set[int] = set()
-        for _ in range(parts):
-            cell = self._cell_for(model, peak / parts, taken)
-            taken.add(cell)
-            self.shares[cell].append((family, 1 / parts))
-            self._load[cell] += peak / parts
+        for cell, share in self._parts(model, peak):
+            self.shares[cell].append((family, share))
+            self._load[cell] += share * peak
             if model not in self._roots[cell]:
                 self._roots[cell].add(model)
                 self._memory[cell] -= self._bytes[model]
 
-    def _cell_for(self, model: int, load: float, taken: set[int]) -> int:
-        free = [cell for cell in range(len(self._targets)) if cell not in taken]
-        roomy = [cell for cell in free if self._load[cell] + load <= _SLACK * self._targets[cell]]
-        at_home = [cell for cell in roomy if model in self._roots[cell]]
-        new = [cell for cell in roomy if self._bytes[model] <= self._memory[cell]]
-        for cells in (at_home, new):
-            if cells:
-                return cells[0]
-        return min(free, key=lambda cell: (model not in self._roots[cell], self._load[cell] / self._targets[cell]))
+    def _parts(self, model: int, peak: float) -> list[tuple[int, float]]:
+        """Return one cell, or for a family larger than any some: those with most room, in parts as that room is."""
+        at_home = [cell for cell, roots in enumerate(self._roots) if model in roots]
+        new = [cell for cell, left in enumerate(self._memory) if self._bytes[model] <= left and cell not in at_home]
+        cells = [*at_home, *new] or [*range(len(self._targets))]
+        if peak <= _SLACK * max(self._targets[cell] for cell in cells):
+            return [(self._cell_for(at_home, new, peak), 1.0)]
+        rooms = {cell: self._targets[cell] - self._load[cell] for cell in cells}
+        chosen: list[int] = []
+        for cell in sorted(cells, key=lambda each: -rooms[each]):
+            if rooms[cell] <= 0 or sum(rooms[each] for each in chosen) >= peak:
+                break
+            chosen.append(cell)
+        parts = {cell: rooms[cell] for cell in chosen} or {cell: self._targets[cell] for cell in cells}
+        return [(cell, part / sum(parts.values())) for cell, part in parts.items()]
+
+    def _cell_for(self, at_home: Sequence[int], new: Sequence[int], load: float) -> int:
+        for filled in (1.0, _SLACK):
+            for cells in (at_home, new):
+                if roomy := [cell for cell in cells if self._load[cell] + load <= filled * self._targets[cell]]:
+                    return roomy[0]
+        cells = at_home or new or range(len(self._targets))
+        return min(cells, key=lambda cell: self._load[cell] / self._targets[cell])
 
 
 def _chunks(devices: Sequence[Device], most: int) -> list[list[int]]:
@@ -153,18 +162,16 @@ def _chunks(devices: Sequence[Device], most: int) -> list[list[int]]:
 def _dealt(families: Families, cells: Sequence[Cell], seed: int) -> list[Traffic]:
     """Deal the requests to cells: a family of several cells by chance, in the parts of its shares."""
     requests, rng = families.requests, np.random.default_rng(seed)
-    count = len(families.models)
-    first, shared = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    homes: list[list[int]] = [[] for _ in range(count)]
+    homes: list[list[tuple[int, float]]] = [[] for _ in range(len(families.models))]
     for number, cell in enumerate(cells):
-        for family, _ in cell.shares:
-            homes[family].append(number)
-    for family, own in enumerate(homes):
-        shared[family] = len(own)
-    flat = np.array([cell for own in homes for cell in own], np.int64)
-    first[1:] = np.cumsum(shared)[:-1]
-    chosen = (rng.random(len(requests)) * shared[requests.models]).astype(np.int64)
-    cell_of = flat[first[requests.models] + chosen]
+        for family, share in cell.shares:
+            homes[family].append((number, share))
+    flat = np.array([cell for own in homes for cell, _ in own], np.int64)
+    # Where the part of each cell of a family ends, as the family's place and the sum of the shares up to there.
+    sums = [np.cumsum([share for _, share in own]) for own in homes]
+    ends = np.concatenate([family + each / each[-1] for family, each in enumerate(sums)])
+    drawn = requests.models + rng.random(len(requests))
+    cell_of = flat[np.searchsorted(ends, drawn, side="right")]
     of_models = Traffic(requests.arrived_us, families.models[requests.models], requests.deadlines_us)
     return [of_models.kept(cell_of == number) for number in range(len(cells))]
 

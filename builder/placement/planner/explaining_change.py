@@ -20,7 +20,10 @@ def change_lines(change: Change, hysteresis: Hysteresis, is_made: bool, fits: bo
         f"within {_span(change.window_s)}. {_moves(change)} would make up to {change.cost_requests:,.0f} late."
     )
     if not fits:
-        yield "The placement that is there takes more memory than the devices have by now, so it changes in any case."
+        yield (
+            "The placement that is there takes more memory than the devices have by now, or cuts roots in stages that "
+            "are not wanted any more, so it changes in any case."
+        )
     elif is_made:
         yield (
             f"That is {_points(hysteresis)} or more, and {hysteresis.least_return:g} times the cost or "

@@ -68,7 +68,7 @@ class _Costs:
 
 
 def models_of(
-    home: Home, registry: Registry, asked: Mapping[str, Asked], slots: int, capacity: Capacity | None = None
+    home: Home, registry: Registry, asked: Mapping[str, Asked], slots: int, capacity: Capacity = Capacity()
 ) -> HomeModels:
     """Read each root's profile and sizes.
 
@@ -85,7 +85,7 @@ def models_of(
     for hplm in registry.hplms():
         hplms[hplm.domain.root].append(hplm)
     parts = [
-        _Root(home, entry.name, profile, slots, capacity or Capacity(), hplms[entry.name])
+        _Root(home, entry.name, profile, slots, capacity, hplms[entry.name])
         for entry, profile in zip(roots, profiles, strict=True)
     ]
     folders = [RootFolder(home.path / entry.folder) for entry in roots]

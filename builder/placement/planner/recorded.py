@@ -11,6 +11,7 @@ import numpy as np
 from backends.errors import InvalidArgumentError, NotFoundError, shown
 from backends.home import Home
 from backends.registry.registry import Registry
+from backends.scheduling.settings import Capacity
 from builder.placement.planner.asked_stacks import AskedStacks
 from builder.placement.planner.group import Device
 from builder.placement.planner.home_models import HomeModels, models_of
@@ -52,8 +53,9 @@ def recorded_fleet(
     seed: int,
     hop_us: int = 0,
     stage_counts: tuple[int, ...] = STAGE_COUNTS,
+    capacity: Capacity = Capacity(),
 ) -> Fleet:
-    """Read all that a plan is made of.
+    """Read all that a plan is made of; `capacity` is what a batch may hold.
 
     Raises:
         HplmError: The home has no roots, a root no cost model, or the traffic asks for what is not there.
@@ -64,7 +66,8 @@ def recorded_fleet(
     if not roots:
         raise NotFoundError("this home has no root yet; 'hplm root add' makes one")
     asked = AskedStacks.of(trace, recorded.path, {entry.id: entry for entry in registry.hplms()}, roots)
-    models = models_of(home, registry, asked.means(trace.tokens, recorded.tokens, roots), recorded.slots)
+    means = asked.means(trace.tokens, recorded.tokens, roots)
+    models = models_of(home, registry, means, recorded.slots, capacity)
     numbers = _numbers(asked, models)
     traffic = traffic_of(trace, recorded.path, models, numbers, recorded.deadlines, recorded.speed, seed)
     hplms = num_hplms(trace, numbers, len(models.models))

@@ -46,7 +46,7 @@ def replan(
     ways = {BEFORE: judged(BEFORE, before, problem, slices), FOUND: judged(FOUND, found, problem, slices)}
     groups = named_as_before(previous.groups, groups_of(problem, found))
     change = _change(fleet, problem, previous.groups, groups, ways, hysteresis)
-    fits = _fits(problem, before)
+    fits = len(before.frames) == len(previous.groups) and _fits(problem, before)
     moves = bool(change.steps) and (hysteresis.pays(change) or not fits)
     selection, groups = (found, groups) if moves else (before, previous.groups)
     own = replace(ways[FOUND if moves else BEFORE], name=OWN)

@@ -41,7 +41,10 @@ def _simplest(found: Sequence[Selected]) -> Selected:
     best = max(each.score for each in found)
     missing, attainment = best[0], best[1]
     good = [each for each in found if each.score[0] == missing and each.score[1] >= attainment - _WORTH_STAGES]
-    return min(good, key=lambda each: (max(group.num_stages for group in each.selection.groups), _worst_first(each)))
+    return min(
+        good,
+        key=lambda each: (max((group.num_stages for group in each.selection.groups), default=1), _worst_first(each)),
+    )
 
 
 def _worst_first(selected: Selected) -> tuple[float, ...]:

@@ -207,6 +207,7 @@ def test_placements_of_something_else_are_rejected(place: Run, home: Home, tmp_p
     plan = tmp_path / "placement.json"
     plan.write_bytes(home.placement.read_bytes())
     assert "other devices: '0' on host 'localhost'" in place("--from", str(plan), "--devices", "4x24GB")
+    assert "--reserve goes with --devices" in place("--from", str(plan), "--reserve", "3GB")
     assert "no time gains nothing" in place("--from", str(plan), "--window", "0")
     write_json(plan, {**plan_to_json(read_plan(home.placement)), "format_version": 2})
     assert "format version 2; this release reads up to 1" in place("--from", str(plan))

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from backends.engine.gpu_capability import Capability
+from backends.errors import CorruptFileError
+from backends.scheduling.settings import Capacity
 from builder.export.config import from_text
 from builder.export.in_force import (
     changes_of_run,
     configurations_of_run,
     effective_settings,
+    exported_capacity,
     in_one_line,
     settings_of,
 )
@@ -29,6 +32,17 @@ def test_what_a_repository_does_not_name_has_its_default(tmp_path: Path) -> None
         "max_waiting 10000, admission true, margin_percent 25, missing compute, compute_limit 4096, overlay_mb 256, "
         "stale_limit_s 86400, processes 2, auth off, record_traffic false"
     )
+
+
+def test_what_a_batch_may_hold_is_read(tmp_path: Path) -> None:
+    assert exported_capacity(tmp_path / "none") == Capacity()
+    parameters = {"max_rows": "8", "max_tokens": "512", "slots": "33"}
+    render_repository(tmp_path / "small", ExportSettings(upper_parameters=parameters))
+    assert exported_capacity(tmp_path / "small") == Capacity(8, 512, 32)
+    config = tmp_path / "small" / "hplm_upper" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"512"', '"many"'))
+    with pytest.raises(CorruptFileError, match="'many'"):
+        exported_capacity(tmp_path / "small")
 
 
 def test_a_plain_export_writes_its_settings_out(tmp_path: Path) -> None:

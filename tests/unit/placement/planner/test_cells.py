@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 
-from builder.placement.planner.cells import Families, cells_of, plan_in_cells
+from builder.placement.planner.cells import Families, _dealt, cells_of, plan_in_cells
+from builder.placement.planner.group import Device
 from builder.placement.planner.traffic import Traffic
 from placement_cases import devices, model_of
 
@@ -43,11 +45,46 @@ def test_a_family_larger_than_a_cell_stands_in_several() -> None:
     assert sum(any(family == 1 for family, _ in cell.shares) for cell in cells) == 1
 
 
+def test_parts_of_a_large_family_are_as_large_as_their_cells_have_room() -> None:
+    requests = Traffic.of_models([np.arange(95_000), np.arange(5_000)], [9, 9])
+    families = Families(np.array([0, 1]), np.array([95.0, 5.0]), requests)
+    where = devices(9 * 8, 1_000, 9)
+    cells = cells_of(families, [100, 100], where, most=64)
+    assert [len(cell.devices) for cell in cells] == [64, 8]
+    share = {number: dict(cell.shares).get(0, 0.0) for number, cell in enumerate(cells)}
+    assert share[0] == pytest.approx(8 / 9) and share[1] == pytest.approx(1 / 9)
+    dealt = [int((traffic.models == 0).sum()) for traffic in _dealt(families, cells, seed=1)]
+    assert dealt == pytest.approx([8 / 9 * 95_000, 1 / 9 * 95_000], rel=0.02)
+
+
 def test_roots_stand_side_by_side_while_a_cell_has_room() -> None:
     families = Families(np.array([0, 1] * 20), np.ones(40), Traffic.of_models([], []))
     cells = cells_of(families, [100, 100], devices(16, 1_000, 2), most=8)
     roots = [{int(families.models[family]) for family, _ in cell.shares} for cell in cells]
     assert roots == [{0, 1}, {0, 1}]
+
+
+def test_all_cells_get_work_before_one_gets_more_than_its_share() -> None:
+    """Of twenty cells like this one, 5 % more in each would leave one without any."""
+    families = Families(np.zeros(8_000, np.int64), np.ones(8_000), Traffic.of_models([], []))
+    cells = cells_of(families, [100], devices(160, 1_000, 20), most=8)
+    assert {len(cell.shares) for cell in cells} == {400}
+
+
+def test_a_small_device_beside_a_full_cell_gets_what_it_holds(seed: int) -> None:
+    """Eight hosts of large devices are a cell, and a small one is another, on which half of the roots fit."""
+    rng = np.random.default_rng(seed)
+    where = [*devices(64, 8_000, 8), Device("small", 1_600, "small")]  # the last host by its name, too
+    models = [model_of(f"r{number}", 12_000, 2_000 if number % 2 else 400) for number in range(8)]
+    arrived = np.sort(rng.integers(20_000_000, size=4_000))
+    traffic = Traffic(arrived, rng.integers(400, size=4_000), arrived + 100_000)
+    families = Families(np.arange(400) % 8, np.full(400, 0.01), traffic)
+    planned = plan_in_cells(models, where, families, seed=1)
+    assert sorted(len(each.cell.devices) for each in planned) == [1, 64]
+    for each in planned:
+        asked = {int(families.models[family]) for family, _ in each.cell.shares}
+        assert each.selection.models == asked
+        assert len(each.cell.devices) > 1 or asked <= {0, 2, 4, 6}, "larger ones do not fit there"
 
 
 def test_cells_are_planned_for_their_own_requests(seed: int) -> None:

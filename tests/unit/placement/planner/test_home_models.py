@@ -22,6 +22,7 @@ from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.cost_profile import CostProfile, Measured, write_profile
+from backends.scheduling.settings import Capacity
 from backends.stack_key import STUDENTS
 from bench.kit.random_students import random_students, student_adapters_of
 from builder.construct.hplm.hplms import publish_artifact
@@ -89,6 +90,16 @@ def test_students_are_a_stack_of_their_own(home: Home, tmp_path: Path) -> None:
     slot = student_weights_bytes(home.path / entries[0].folder)
     assert own.size_bytes == students.served_bytes + slot
     assert len(own.halves_us) == 2 * COUNT
+
+
+def test_a_batch_holds_what_the_export_lets_it(home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    full_rows = []
+    for capacity in (Capacity(), Capacity(max_rows=1), Capacity(max_tokens=100)):
+        fleet_of(home, path, ["0,acme/topic,10,50,"])
+        recorded = recorded_fleet(home, Registry.open(home), Recorded(path), DEVICES, seed=1, capacity=capacity)
+        full_rows.append(recorded.models[0].full_rows)
+    assert full_rows == [64, 1, 10]
 
 
 def test_students_that_nobody_asks_for_are_placed_all_the_same(home: Home, tmp_path: Path) -> None:

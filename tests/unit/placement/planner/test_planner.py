@@ -185,10 +185,10 @@ def test_dedicated_gives_the_busy_root_more_devices() -> None:
 
 
 def test_a_large_fleet_is_planned_in_cells() -> None:
-    """72 devices of 9 hosts: a root that makes most of the work stands in both cells."""
+    """72 devices of 9 hosts: a root that makes almost all of the work stands in both cells."""
     models = [model_of(f"r{number}", 12_000, 640) for number in range(12)]
     where = devices(72, hosts=9)
-    rates = [2_000.0, *[60.0] * 11]
+    rates = [2_500.0, *[15.0] * 11]
     traffic = gamma_traffic(rates, 1.0, 1.0, [60_000] * 12, np.random.default_rng(1))
     made = plan(fleet_of(models, where, traffic))
     hosts = {device.name: device.host for device in where}

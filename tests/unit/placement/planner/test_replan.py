@@ -106,6 +106,17 @@ def test_a_placement_that_does_not_fit_any_more_changes() -> None:
     assert played(change_of(made), first.groups) == set(made.groups)
 
 
+def test_stages_that_are_not_wanted_any_more_go(seed: int) -> None:
+    """A root that no device holds alone was cut in two; now devices are larger, and no root is to be cut."""
+    large = [model_of("r0", 120_000, 1_500)]
+    first = plan(replace(fleet_of((2.0,), large, count=2), stage_counts=(1, 2)))
+    assert [group.shape.stages for group in first.groups] == [2]
+    whole = fleet_of((2.0,), [model_of("r0", 120_000, 480)], seed=seed, count=2)
+    made = replan(whole, first)
+    assert {group.shape.stages for group in made.groups} == {1}
+    assert any("are not wanted any more" in line for line in made.decisions)
+
+
 def test_a_window_lasts() -> None:
     with pytest.raises(InvalidArgumentError, match="longer --window"):
         Hysteresis(0.0)
