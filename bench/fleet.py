@@ -5,6 +5,9 @@ core that clients and gateway leave. More servers than there are cores have devi
 ("paced"). At 0.4 times the capacity a server is killed, one is stopped in the midst of its work, and servers are
 drained, restarted and upgraded in turn, over gRPC and HTTP, without repeated requests. One tenant asks for 50 times its
 share. The gateway keeps tenants with their servers, or is told no tenant ("affinity").
+
+All parts take two hours. Each is kept in a file of `--trials`, and the same command goes on with those that are not
+there, as long as it runs on the same machine.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ from bench.kit.fleet.real import RealFleet, RealSettings, real_fleet
 from bench.kit.fleet.rolling import DRAIN, ROLLING, UPGRADE, RollingSettings, num_failed, roll
 from bench.kit.fleet.running import running_fleet
 from bench.kit.progress import one_by_one
+from bench.kit.report import machine
 from bench.kit.saturation import draw
 from bench.kit.served import Serving
 from bench.kit.synthetic_home import BERT_BASE, SMALL, TenantHome, tenant_home
+from bench.kit.trials import Trials
 
 TINY = replace(
     SMALL, hidden_size=64, intermediate_size=128, num_heads=2, num_lower_layers=1, num_upper_layers=1, max_tokens=64
@@ -40,6 +45,8 @@ PARTS = ("linear", "gateway", "affinity", "hot", "loss", "hang", "rolling", "pac
 _MOST_PACED = 8
 _ASKED_ALONE = 8
 """hPLMs; of many, most requests without the gateway would meet a server that has to read their adapters first."""
+_EDITION = 1
+"""Version of the kept parts. Raise it when the measurement changes."""
 Row = Mapping[str, Any]
 
 
@@ -217,8 +224,8 @@ def _paced_rates(
     return found[0], found[1]
 
 
-def measure(settings: Settings, parts: Sequence[str], picture: Path | None, seed: int) -> Measured:
-    """Run the parts; all that need real servers share one fleet."""
+def measure(settings: Settings, parts: Sequence[str], picture: Path | None, seed: int, trials: Trials) -> Measured:
+    """Run the parts that are not kept; all that need real servers share one fleet."""
     on_real: dict[str, Callable[[RealFleet, Settings], Measured]] = {
         "linear": linear,
         "gateway": gateway,
@@ -228,19 +235,32 @@ def measure(settings: Settings, parts: Sequence[str], picture: Path | None, seed
         "hang": fault("hang", None),
         "rolling": rolling,
     }
-    found: list[Measured] = []
-    chosen = [part for part in on_real if part in parts]
+    found = {part: kept for part in parts if (kept := _kept(part, trials)) is not None}
+    chosen = [part for part in on_real if part in parts and part not in found]
     if chosen:
         with real_fleet(settings.real, seed) as real:
-            found += [on_real[part](real, settings) for part in one_by_one(chosen, "fleet", "parts")]
-    if "paced" in parts:
-        found.append(paced(settings.paced, seed))
-    figures = {name: value for one in found for name, value in one.figures.items()}
-    return Measured(figures, [row for one in found for row in one.rows])
+            for part in one_by_one(chosen, "fleet", "parts"):
+                found[part] = _keep(part, on_real[part](real, settings), trials)
+    if "paced" in parts and "paced" not in found:
+        found["paced"] = _keep("paced", paced(settings.paced, seed), trials)
+    in_order = [found[part] for part in PARTS if part in found]
+    figures = {name: value for one in in_order for name, value in one.figures.items()}
+    return Measured(figures, [row for one in in_order for row in one.rows])
+
+
+def _kept(part: str, trials: Trials) -> Measured | None:
+    kept = trials.find(part)
+    return None if kept is None else Measured(kept[0]["figures"], kept[0]["rows"])
+
+
+def _keep(part: str, measured: Measured, trials: Trials) -> Measured:
+    trials.keep(part, [asdict(measured)])
+    return measured
 
 
 def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+    arguments.add_argument("--trials", type=Path, metavar="FOLDER", help="keep what was measured of each part there")
 
 
 @bench(
@@ -267,7 +287,9 @@ def fleet(options: Namespace) -> Result:
     picture = None if options.json is None else options.json.with_suffix(".svg")
     if picture is not None:
         picture.parent.mkdir(parents=True, exist_ok=True)
-    measured = measure(settings, options.only or PARTS, picture, options.seed)
+    depends_on = {**asdict(settings), "seed": options.seed, "machine": machine(), "edition": _EDITION}
+    trials = Trials(options.trials, depends_on)
+    measured = measure(settings, options.only or PARTS, picture, options.seed, trials)
     return Result(asdict(settings), measured.figures, measured.rows)
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import psutil
+
 from backends.errors import HplmError, InvalidArgumentError
 from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.report import machine
@@ -32,9 +34,12 @@ from bench.kit.twins.loads import GAMMA, POISSON, TRACE, trace_of
 from bench.kit.twins.simulated_hours import hour_figures, hour_rows
 from bench.kit.twins.variants import VARIANTS, Variant
 from builder.placement.policies import POLICY_NAMES
+from hplm_client import ClientError
 from loadtest.errors import RunError
 
 Rows = Sequence[Mapping[str, Any]]
+_EDITION = 1
+"""Version of the kept ways. Raise it when the simulator or the measurement changes: they hold what is predicted."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def predicted(
             continue
         try:
             found[name] = variant_rows(compare(VARIANTS[name]))
-        except (HplmError, RunError) as error:
+        except (HplmError, RunError, ClientError, psutil.Error, OSError) as error:
             failed[name] = str(error)
             _say(f"variant {name} failed: {error}")
             continue
@@ -224,6 +229,7 @@ def simulator(options: Namespace) -> Result:
         frozen_settings = replace(frozen_settings, processes=(*frozen_settings.processes, TRACE))
     described = {**asdict(settings), "frozen": asdict(frozen_settings), "policy": options.policy}
     depends_on = {**described, "seed": options.seed, "machine": machine(), "trace": _checksum(options.trace)}
+    depends_on["edition"] = _EDITION
     trials = Trials(options.trials, depends_on)
     hours = hour_rows(settings.simulated_s, settings.hour_loads, POLICY_NAMES, options.seed)
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as scratch:

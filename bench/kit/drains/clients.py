@@ -22,6 +22,8 @@ KINDS: Mapping[str, tuple[str, bool]] = {
 }
 """Protocols, and whether the client is the one of asyncio."""
 ANSWERED = ""
+_LOOKS_EVERY_S = 1.0
+"""Whether it is to stop, where callers pause for long."""
 _TRIES_AGAIN_S = 0.05
 """After a connection that could not be made, where callers make no pauses."""
 
@@ -64,7 +66,8 @@ class Callers:
 
             def ask(caller: int) -> None:
                 for due_s, hplm, text in self._requests(caller):
-                    time.sleep(max(0.0, due_s - time.monotonic()))
+                    while goes_on() and (left_s := due_s - time.monotonic()) > 0:
+                        time.sleep(min(left_s, _LOOKS_EVERY_S))
                     if not goes_on():
                         return
                     sent_s = time.monotonic()
@@ -87,7 +90,8 @@ class Callers:
 
             async def ask(caller: int) -> None:
                 for due_s, hplm, text in self._requests(caller):
-                    await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                    while goes_on() and (left_s := due_s - time.monotonic()) > 0:
+                        await asyncio.sleep(min(left_s, _LOOKS_EVERY_S))
                     if not goes_on():
                         return
                     sent_s = time.monotonic()

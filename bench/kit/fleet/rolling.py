@@ -12,6 +12,7 @@ from bench.kit.drains.clients import ANSWERED, Callers, Ended
 from bench.kit.fleet.real import RealFleet
 from bench.kit.served import Serving
 from bench.kit.until_stopped import UntilStopped
+from builder.fleet.control import server_rows
 
 _KINDS = ("asyncio gRPC", "asyncio HTTP")
 _REST_S = 1.0
@@ -86,13 +87,16 @@ def roll(real: RealFleet, settings: RollingSettings, seed: int) -> Rolled:
             )
             for number, kind in enumerate(_KINDS)
         ]
-        began_s = max(float(load.next_told()) for load in loads)
+        for load in loads:
+            load.next_told()
+        before = _num_sent(real)
         time.sleep(_REST_S)
         for operation in _operations(real):
             operations.append(operation)
             time.sleep(_REST_S)
-            is_cycle_over = operation.kind == UPGRADE
-            if is_cycle_over and (time.monotonic() - began_s) * rate_per_s >= settings.requests:
+            for load in loads:
+                load.told()  # one that has ended ends the bench
+            if operation.kind == UPGRADE and _num_sent(real) - before >= settings.requests:
                 break
         for load in loads:
             load.stop()
@@ -113,6 +117,11 @@ def _operations(real: RealFleet) -> Iterator[Operation]:
         Serving(upper=upper).config(real.home.home)  # another export in the place of the old one
         yield _done(real, UPGRADE, "apply")
         number += 1
+
+
+def _num_sent(real: RealFleet) -> int:
+    """Count the requests that the gateway has sent on."""
+    return sum(row["requests"] for row in server_rows(real.fleet.state))
 
 
 def _done(real: RealFleet, kind: str, *order: str) -> Operation:

@@ -107,9 +107,12 @@ class RunningFleet:
             UnavailableError: It fails.
         """
         command = [str(_HPLM), "fleet", *arguments, "--home", str(self.home.path)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_ORDER_S, env=self._environment
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_ORDER_S, env=self._environment
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UnavailableError(f"hplm fleet {' '.join(arguments)} took more than {_ORDER_S:g} s") from error
         if done.returncode != 0:
             raise UnavailableError(f"hplm fleet {' '.join(arguments)} failed: {done.stderr.strip()}")
 

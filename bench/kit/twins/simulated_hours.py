@@ -76,7 +76,7 @@ def _fleet(simulated_s: float, load: float, admits: bool, seed: int) -> dict[str
         simulation = FleetSimulator(servers).run(drawn).together
         return simulation.attainment, float(simulation.batches.rows.mean())
 
-    return _timed(f"fleet {_ADMITTING}" if admits else "fleet", load, simulated_s, seed, play)
+    return _timed(f"fleet {_ADMITTING}" if admits else "fleet", load, simulated_s, seed, play, _SERVERS)
 
 
 def _model(load: float) -> CostModel:
@@ -86,10 +86,15 @@ def _model(load: float) -> CostModel:
 
 
 def _timed(
-    what: str, load: float, simulated_s: float, seed: int, play: Callable[[SimulatedLoad], tuple[float, float]]
+    what: str,
+    load: float,
+    simulated_s: float,
+    seed: int,
+    play: Callable[[SimulatedLoad], tuple[float, float]],
+    num_servers: int = 1,
 ) -> dict[str, Any]:
-    """Drawing the load counts."""
-    batch_ms = 64_000.0 / RATE_PER_S * load
+    """Drawing the load counts. Deadlines are some of a server's batches."""
+    batch_ms = 64_000.0 / RATE_PER_S * load * num_servers
     deadlines = UniformDeadlines(round(5 * batch_ms), round(20 * batch_ms))
     workload = Workload(PoissonArrivals(RATE_PER_S), LENGTHS, TENANTS, deadlines, ConstantDelay(2_000))
     start_s = time.perf_counter()
