@@ -119,7 +119,8 @@ class Segments:
 
     def _make_room(self, more_bytes: int) -> None:
         """Remove old files, and the oldest until there is room; each file that is written now may grow by a part."""
-        settings, files = self._settings, list(_files_in(self._folder))
+        # By the last change: names of one second are in no order.
+        settings, files = self._settings, sorted(_files_in(self._folder), key=lambda file: file.changed_s)
         share_bytes = settings.max_bytes // (_FILES_OF_EACH * max(1, sum(file.is_written for file in files)))
         self._most_bytes = min(settings.file_bytes, max(share_bytes, 2 * self._part_bytes))
         total = more_bytes + sum(file.size_bytes + self._part_bytes * file.is_written for file in files)
@@ -144,8 +145,8 @@ class _File:
 
 
 def _files_in(folder: Path) -> Iterator[_File]:
-    """Yield the files, the oldest first."""
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    """Yield the files that are still there."""
+    for path in folder.glob(f"*{SUFFIX}"):
         with suppress(OSError), path.open("r+b") as file:  # it may be gone by now
             status = os.fstat(file.fileno())
             yield _File(path, status.st_size, status.st_mtime, not _can_lock(file))
