@@ -119,7 +119,7 @@ class FleetApply:
 
     def _journal_of(self, state: FleetState, restart: bool) -> ApplyJournal:
         left = ApplyJournal.read(self._folder.journal) or ApplyJournal()
-        is_left = any(left.to_end.get(each.server) == each.pid for each in state.servers)
+        is_left = any(each.pid is not None and left.to_end.get(each.server) == each.pid for each in state.servers)
         if is_left or not restart:
             return left
         return ApplyJournal({each.server: each.pid for each in state.servers if each.pid is not None})

@@ -354,7 +354,7 @@ class Fleet:
         """
         try:
             Registry.open(self._home).close()
-            member_start(self._home, self._settings, self._settings.names.index(member.name))
+            self._folder.wanted(member.name, FleetPlacement.read(self._folder.placement))
         except (HplmError, OSError) as error:
             raise ConflictError(f"{member.name} was not stopped, as it would not come back: {error}") from error
 

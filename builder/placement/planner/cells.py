@@ -144,7 +144,7 @@ class _Filling:
                 if roomy := [cell for cell in cells if self._load[cell] + load <= filled * self._targets[cell]]:
                     return roomy[0]
         cells = at_home or new or range(len(self._targets))
-        return min(cells, key=lambda cell: self._load[cell] / self._targets[cell])
+        return min(cells, key=lambda cell: (self._load[cell] + load) / self._targets[cell])
 
 
 def _chunks(devices: Sequence[Device], most: int) -> list[list[int]]:

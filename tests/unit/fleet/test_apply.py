@@ -290,6 +290,12 @@ def test_an_order_that_comes_first_is_waited_for(tiny_home: Home, fleet: StandIn
     assert restarted == ALL and said.count("server-1: not yet, as another order is at work") == 2
 
 
+def test_a_restart_of_all_leaves_one_that_was_drained(tiny_home: Home, fleet: StandInFleet) -> None:
+    fleet.entries["server-2"] = replace(fleet.entries["server-2"], state="stopped", pid=None)
+    fleet.write()
+    assert applied(tiny_home, restart=True)[0] == ["server-1", "server-3"]
+
+
 def test_what_an_old_apply_has_left_does_not_stop_a_restart(tiny_home: Home, fleet: StandInFleet) -> None:
     ApplyJournal({"server-1": 7, "server-2": 8}).write(fleet.folder.journal)
     assert applied(tiny_home, restart=True)[0] == ALL

@@ -126,6 +126,10 @@ def test_a_server_that_would_not_come_back_is_not_stopped(running: Running, tiny
         order(running.state, "restart", "server-1", force=False)
     assert running.first.state is MemberState.READY
     running.folder.placement.unlink()
+    tiny_home.repository.rename(away)
+    with pytest.raises(ConflictError, match=r"it would not come back: there is no model repository"):
+        order(running.state, "restart", "server-1", force=False)
+    away.rename(tiny_home.repository)
     assert order(running.state, "restart", "server-1", force=False) == []
 
 
