@@ -3,6 +3,9 @@
 A batch waits until the first stage is free of the batches ahead. Until then requests of its model join it, up to a full
 batch. When it begins, those that would be late are rejected. A batch is named by its first request.
 
+The loop over requests is one function: with the choice of the group in a helper it takes 3.5 times as long without
+batches, and 1.4 times with.
+
 Shape:
     Requests are `[requests]`, `num_stages` and `shape_of` `[groups]`, times `[shapes, models, stages]`, `full_rows`
     `[models]`. The groups that hold model m are `holders[first_holder[m] : first_holder[m + 1]]`.

@@ -65,7 +65,7 @@ def test_roots_stand_side_by_side_while_a_cell_has_room() -> None:
 
 
 def test_all_cells_get_work_before_one_gets_more_than_its_share() -> None:
-    """Of twenty cells like this one, 5 % more in each would leave one without any."""
+    """Twenty cells: 5 % more in each would leave one without any."""
     families = Families(np.zeros(8_000, np.int64), np.ones(8_000), Traffic.of_models([], []))
     cells = cells_of(families, [100], devices(160, 1_000, 20), most=8)
     assert {len(cell.shares) for cell in cells} == {400}

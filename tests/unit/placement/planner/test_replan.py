@@ -81,7 +81,7 @@ def test_a_change_that_is_dear_for_its_time_is_not_made() -> None:
 
 
 def test_less_than_a_point_is_no_reason_to_change(seed: int) -> None:
-    """Over random traffic: a plan changes only where it gains a point, whatever the window."""
+    """A plan changes only where it gains a point, whatever the window, over random traffic."""
     rng, made_any = np.random.default_rng(seed), 0
     first = plan(fleet_of(MONDAY))
     for number in range(8):
