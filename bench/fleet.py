@@ -96,10 +96,11 @@ QUICK = Settings(
 
 @dataclass(frozen=True)
 class Measured:
-    """What one part has found."""
+    """What one part has found; `picture` is SVG."""
 
     figures: Mapping[str, float]
     rows: Sequence[Row]
+    picture: str | None = None
 
 
 def linear(real: RealFleet, settings: Settings) -> Measured:
@@ -168,19 +169,18 @@ def hot(real: RealFleet, settings: Settings) -> Measured:
     return Measured({"hot_tenant_points": median(one.points for one in outcomes)}, [one.row() for one in outcomes])
 
 
-def fault(kind: str, picture: Path | None) -> Callable[[RealFleet, Settings], Measured]:
-    """A part in which a server dies or hangs, drawn where it is told."""
-
-    def part(real: RealFleet, settings: Settings) -> Measured:
-        story = befall(real, kind, settings.fault)
-        if picture is not None:
-            picture.write_text(draw_story(story), encoding="utf-8")
-        return Measured(fault_figures(kind, story), [story.row()])
-
-    return part
+def loss(real: RealFleet, settings: Settings) -> Measured:
+    story = befall(real, "loss", settings.fault)
+    return Measured(fault_figures(story), [story.row()], draw_story(story))
 
 
-def fault_figures(kind: str, story: Story) -> dict[str, float]:
+def hang(real: RealFleet, settings: Settings) -> Measured:
+    story = befall(real, "hang", settings.fault)
+    return Measured(fault_figures(story), [story.row()])
+
+
+def fault_figures(story: Story) -> dict[str, float]:
+    kind = story.kind
     return {
         f"{kind}_failed": float(story.fault.num_failed),
         f"{kind}_recovery_s": story.fault.recovery_s,
@@ -224,15 +224,15 @@ def _paced_rates(
     return found[0], found[1]
 
 
-def measure(settings: Settings, parts: Sequence[str], picture: Path | None, seed: int, trials: Trials) -> Measured:
+def measure(settings: Settings, parts: Sequence[str], seed: int, trials: Trials) -> Measured:
     """Run the parts that are not kept; all that need real servers share one fleet."""
     on_real: dict[str, Callable[[RealFleet, Settings], Measured]] = {
         "linear": linear,
         "gateway": gateway,
         "affinity": affinity,
         "hot": hot,
-        "loss": fault("loss", picture),
-        "hang": fault("hang", None),
+        "loss": loss,
+        "hang": hang,
         "rolling": rolling,
     }
     found = {part: kept for part in parts if (kept := _kept(part, trials)) is not None}
@@ -245,16 +245,19 @@ def measure(settings: Settings, parts: Sequence[str], picture: Path | None, seed
         found["paced"] = _keep("paced", paced(settings.paced, seed), trials)
     in_order = [found[part] for part in PARTS if part in found]
     figures = {name: value for one in in_order for name, value in one.figures.items()}
-    return Measured(figures, [row for one in in_order for row in one.rows])
+    picture = next((one.picture for one in in_order if one.picture is not None), None)
+    return Measured(figures, [row for one in in_order for row in one.rows], picture)
 
 
 def _kept(part: str, trials: Trials) -> Measured | None:
-    kept = trials.find(part)
-    return None if kept is None else Measured(kept[0]["figures"], kept[0]["rows"])
+    if (kept := trials.find(part)) is None:
+        return None
+    picture, figures, *rows = kept
+    return Measured(figures, rows, picture["svg"])
 
 
 def _keep(part: str, measured: Measured, trials: Trials) -> Measured:
-    trials.keep(part, [asdict(measured)])
+    trials.keep(part, [{"svg": measured.picture}, measured.figures, *measured.rows])
     return measured
 
 
@@ -284,12 +287,12 @@ def add_options(arguments: ArgumentParser) -> None:
 )
 def fleet(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
-    picture = None if options.json is None else options.json.with_suffix(".svg")
-    if picture is not None:
-        picture.parent.mkdir(parents=True, exist_ok=True)
     depends_on = {**asdict(settings), "seed": options.seed, "machine": machine(), "edition": _EDITION}
     trials = Trials(options.trials, depends_on)
-    measured = measure(settings, options.only or PARTS, picture, options.seed, trials)
+    measured = measure(settings, options.only or PARTS, options.seed, trials)
+    if options.json is not None and measured.picture is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.with_suffix(".svg").write_text(measured.picture, encoding="utf-8")
     return Result(asdict(settings), measured.figures, measured.rows)
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from backends.engine.loop import ServeLoop
-from bench.fleet import PARTS, fault_figures, fleet, linear_figures
+from bench import fleet as fleet_module
+from bench.fleet import PARTS, QUICK, Measured, fault_figures, fleet, linear_figures, measure
 from bench.kit.drains.clients import ANSWERED, Ended
 from bench.kit.fleet.faults import Story
 from bench.kit.fleet.hot_tenant import answered_per_s, dealt
 from bench.kit.fleet.judgement import Fault, Rate, failed, linearity, rates_of_counts, rates_over_time
 from bench.kit.fleet.paced import Pace, paced_loop
 from bench.kit.fleet.picture import draw_story
+from bench.kit.fleet.real import RealFleet
 from bench.kit.fleet.rolling import Operation, Rolled, num_failed
+from bench.kit.trials import Trials
 from hplm_client import ClientError, NotReadyError, UnavailableError
 from loadtest.outcome import Outcome
 from loadtest.requests import Requests
@@ -158,9 +163,36 @@ def test_a_fault_is_drawn_and_said_in_words() -> None:
     texts = [element.text for element in ElementTree.fromstring(drawn).iter() if element.text]
     assert "server-1 dies" in texts and "ready again" in texts and {"server-1", "server-2"} <= {*texts}
     assert any("0 of 1,000 requests failed, on time again after 0.58 s" in text for text in texts)
-    assert fault_figures("loss", story)["loss_all_servers_s"] == 7.0
+    assert fault_figures(story)["loss_all_servers_s"] == 7.0
 
 
 def test_each_part_has_a_bar_or_is_only_reported() -> None:
     assert {"loss_failed", "hang_recovery_s", "rolled_failed", "gateway_us", "hot_tenant_points"} <= {*fleet.bars}
     assert len(PARTS) == len(set(PARTS)) == 8
+
+
+def test_kept_parts_come_back_as_they_were_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn = Measured({"z_first": 1.0, "a_second": 2.0}, [{"z": 1, "a": "x", "none": None}], "<svg/>")
+    plain = Measured({"loss_free": 3.0}, [])
+    started: list[RealFleet] = []
+
+    @contextmanager
+    def started_fleet(*_: object) -> Iterator[RealFleet]:
+        started.append(object.__new__(RealFleet))
+        yield started[-1]
+
+    def loss(*_: object) -> Measured:
+        return drawn
+
+    def hot(*_: object) -> Measured:
+        return plain
+
+    monkeypatch.setattr(fleet_module, "real_fleet", started_fleet)
+    monkeypatch.setattr(fleet_module, "loss", loss)
+    monkeypatch.setattr(fleet_module, "hot", hot)
+    first, again = (measure(QUICK, ("hot", "loss"), 1, Trials(tmp_path, {"of": "all"})) for _ in range(2))
+    assert len(started) == 1
+    for measured in (first, again):
+        assert list(measured.figures.items()) == [("loss_free", 3.0), ("z_first", 1.0), ("a_second", 2.0)]
+        assert [list(row.items()) for row in measured.rows] == [[("z", 1), ("a", "x"), ("none", None)]]
+        assert measured.picture == "<svg/>"
