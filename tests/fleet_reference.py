@@ -47,7 +47,7 @@ class ReferenceFleet:
         coming = sorted(requests, key=lambda request: (request.arrived_us, request.index))
         while (next_us := self._next_us(coming)) < math.inf:
             now_us = self.now_us = int(next_us)
-            for happening in self.happenings:
+            for happening in sorted(self.happenings, key=lambda one: one.at_us):
                 self._happen(happening, now_us)
             while due := [one for one in self.again if one[0] == now_us]:
                 self.again.remove(due[0])

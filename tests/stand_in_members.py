@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from backends.held_roots import Roots
 from builder.fleet.fleet_folder import ServerEntry
-from builder.fleet.member_state import MemberState
+from builder.fleet.member_state import ENDED, MemberState
 from builder.fleet.upstream import Upstream
 from builder.serving.health import Verdict
 from stand_in_servers import StandIn
@@ -43,6 +43,10 @@ class StandInMember:
 
     def fail(self, reason: str) -> None:
         self.server.is_ready, self.state, self.failure = False, MemberState.FAILED, reason
+
+    @property
+    def is_running(self) -> bool:
+        return self.state not in ENDED
 
     def upstream(self) -> Upstream:
         return self.server.upstream

@@ -52,6 +52,10 @@ class _StopRequestedError(Exception):
     """Unwinds what the main thread does, at a point where that may end."""
 
 
+class _DrainedError(Exception):
+    """Unwinds the wait for a gateway when the server that it is for has ended."""
+
+
 class Fleet:
     """The fleet of a home, until this program ends.
 
@@ -221,15 +225,21 @@ class Fleet:
             self._service.alive()
         for member in self.members:
             self._report(f"{member.name}: stopping")
-            member.stop(self._while_draining)
+            member.stop(partial(self._while_draining, member))
             self._shown.refresh()
         self._report("all servers have stopped")
 
-    def _while_draining(self) -> None:
-        """Keep a gateway before the servers that still answer."""
+    def _while_draining(self, member: Member) -> None:
+        """Keep a gateway before the servers that still answer, as long as this one does."""
+
+        def look() -> None:
+            self._service.alive()
+            if not member.is_running:
+                raise _DrainedError
+
         self._service.alive()
-        with suppress(ServerStartError):
-            self.front.look_after(self._service.alive)
+        with suppress(ServerStartError, _DrainedError):
+            self.front.look_after(look)
 
     def _tick(self) -> None:
         self._looked_s = time.monotonic()

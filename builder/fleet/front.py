@@ -128,9 +128,8 @@ class Front:
     def _begin(self, on_poll: Callable[[], object]) -> None:
         gateway = Gateway(self._program, self._settings, self._upstreams, self._log_path, self._routing)
         gateway.start()
-        self._gateway = gateway
+        self._gateway, self._silent_from_s = gateway, None
         gateway.wait_ready(on_poll)
-        self._silent_from_s = None
         self._restarts.note_ready()
 
     def _why_over(self, gateway: Gateway) -> str | None:

@@ -95,8 +95,7 @@ class Simulator:
 
     def run(self, load: SimulatedLoad, report: Report = lambda _: None) -> Simulation:
         """Play a load to its last answer."""
-        # With a front, rows come to the engine when that has encoded them.
-        load = load if self._costs is None else load.by_arrival().undelayed()
+        load = self.as_met(load)
         run = self._run_on(self.intake(load), load.arrived_us.tolist(), None)
         duration_s = round(load.duration_s)
         for until_us in range(_STEP_US, duration_s * 1_000_000, _STEP_US):
@@ -105,6 +104,10 @@ class Simulator:
         run.advance(math.inf)
         report(Step("simulate", duration_s, duration_s))
         return run.log.judged(load)
+
+    def as_met(self, load: SimulatedLoad) -> SimulatedLoad:
+        """Return a load as it meets the server: with a front, rows come to the engine when that has encoded them."""
+        return load if self._costs is None else load.by_arrival().undelayed()
 
     @property
     def may_be_of_fleet(self) -> bool:

@@ -69,7 +69,8 @@ class FleetSimulator:
                 InvalidArgumentError: Something happens to a server that is not there, or is out already.
         """
         _check(happenings, len(self._servers))
-        return _FleetRun(self._servers, self._balance, self._shares_host, load.by_arrival(), happenings).play(report)
+        load = next(iter(self._servers.values())).as_met(load.by_arrival())
+        return _FleetRun(self._servers, self._balance, self._shares_host, load, happenings).play(report)
 
 
 class _FleetRun:
@@ -193,7 +194,8 @@ class _FleetRun:
     # --- servers ---
 
     def _turns_of(self, happenings: Sequence[Happening]) -> Iterator[_Turn]:
-        for one in happenings:
+        """Yield them in the order in which they come at one moment: a server is back before it is lost again."""
+        for one in sorted(happenings, key=lambda one: one.at_us):
             if isinstance(one, Loss):
                 yield _Turn(one.at_us, partial(self._lose, one.server, one.at_us))
             yield _Turn(one.at_us + one.noticed_us, partial(self._leave_out, one.server))

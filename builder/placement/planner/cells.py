@@ -97,7 +97,7 @@ def cells_of(
     """Deal families to cells: the busiest first, to the first cell that has room, their root's if one has."""
     chunks = _chunks(devices, most)
     total = float(families.peaks.sum())
-    targets = [total * len(chunk) / len(devices) for chunk in chunks]
+    targets = [(total or 1.0) * len(chunk) / len(devices) for chunk in chunks]
     memory = [sum(devices[place].memory_bytes for place in chunk) for chunk in chunks]
     filling = _Filling(targets, memory, model_bytes)
     for family in np.argsort(-families.peaks, kind="stable").tolist():
@@ -123,28 +123,36 @@ class _Filling:
                 self._memory[cell] -= self._bytes[model]
 
     def _parts(self, model: int, peak: float) -> list[tuple[int, float]]:
-        """Return one cell, or for a family larger than any some: those with most room, in parts as that room is."""
+        """Return one cell, or where none has room for so much several, each with a part."""
         at_home = [cell for cell, roots in enumerate(self._roots) if model in roots]
         new = [cell for cell, left in enumerate(self._memory) if self._bytes[model] <= left and cell not in at_home]
+        if (roomy := self._roomy(at_home, new, peak)) is not None:
+            return [(roomy, 1.0)]
         cells = [*at_home, *new] or [*range(len(self._targets))]
-        if peak <= _SLACK * max(self._targets[cell] for cell in cells):
-            return [(self._cell_for(at_home, new, peak), 1.0)]
-        rooms = {cell: self._targets[cell] - self._load[cell] for cell in cells}
-        chosen: list[int] = []
-        for cell in sorted(cells, key=lambda each: -rooms[each]):
-            if rooms[cell] <= 0 or sum(rooms[each] for each in chosen) >= peak:
-                break
-            chosen.append(cell)
-        parts = {cell: rooms[cell] for cell in chosen} or {cell: self._targets[cell] for cell in cells}
-        return [(cell, part / sum(parts.values())) for cell, part in parts.items()]
+        if peak > (_SLACK - 1) * min(self._targets[cell] for cell in cells):
+            return self._split(cells, peak)
+        least = min(at_home or cells, key=lambda cell: (self._load[cell] + peak) / self._targets[cell])
+        return [(least, 1.0)]
 
-    def _cell_for(self, at_home: Sequence[int], new: Sequence[int], load: float) -> int:
+    def _roomy(self, at_home: Sequence[int], new: Sequence[int], load: float) -> int | None:
         for filled in (1.0, _SLACK):
             for cells in (at_home, new):
                 if roomy := [cell for cell in cells if self._load[cell] + load <= filled * self._targets[cell]]:
                     return roomy[0]
-        cells = at_home or new or range(len(self._targets))
-        return min(cells, key=lambda cell: (self._load[cell] + load) / self._targets[cell])
+        return None
+
+    def _split(self, cells: Sequence[int], peak: float) -> list[tuple[int, float]]:
+        """Return as few as can take it, those with most room, and fill them one by one; all where none has any."""
+        rooms = {cell: self._targets[cell] - self._load[cell] for cell in cells}
+        parts: dict[int, float] = {}
+        left, slack = peak, 0.0
+        for cell in sorted(cells, key=lambda each: -rooms[each]):
+            if rooms[cell] <= 0 or left <= slack:
+                break
+            parts[cell] = min(rooms[cell], left)
+            left, slack = left - parts[cell], slack + (_SLACK - 1) * self._targets[cell]
+        parts = parts or {cell: self._targets[cell] for cell in cells}
+        return [(cell, part / sum(parts.values())) for cell, part in parts.items()]
 
 
 def _chunks(devices: Sequence[Device], most: int) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""A plan as a file of its home: `profiles/placement.json`, which export, fleet and simulation read."""
+"""A plan as a file of its home: `profiles/placement.json`, which `hplm fleet apply` and `hplm place --from` read."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def replan(
     ways = {BEFORE: judged(BEFORE, before, problem, slices), FOUND: judged(FOUND, found, problem, slices)}
     groups = named_as_before(previous.groups, groups_of(problem, found))
     change = _change(fleet, problem, previous.groups, groups, ways, hysteresis)
-    fits = len(before.frames) == len(previous.groups) and _fits(problem, before)
+    fits = _fits(problem, previous.groups, before)
     moves = bool(change.steps) and (hysteresis.pays(change) or not fits)
     selection, groups = (found, groups) if moves else (before, previous.groups)
     own = replace(ways[FOUND if moves else BEFORE], name=OWN)
@@ -81,8 +81,14 @@ def _held(problem: Problem, group: Group, numbers: Mapping[str, int]) -> frozens
     return frozenset(model for model in held if is_possible[model])
 
 
-def _fits(problem: Problem, selection: Selection) -> bool:
-    """Whether a placement has room still: more hPLMs take more slots."""
+def _fits(problem: Problem, groups: Sequence[Group], selection: Selection) -> bool:
+    """Whether a placement has room still, with all of its stacks that are asked for: more hPLMs take more slots."""
+    if len(selection.frames) < len(groups):
+        return False
+    names = {model.name for model in problem.models}
+    wanted = [sum(stack.name in names for stack in group.stacks) for group in groups]
+    if wanted != [len(held) for held in selection.held]:
+        return False
     room = Room(problem, selection.frames)
     for group, held in enumerate(selection.held):
         for model in held:

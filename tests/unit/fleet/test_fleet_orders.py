@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,27 @@ def test_a_gateway_that_dies_while_servers_drain_is_replaced(running: Running, m
     wait_until(running.is_over)
     (ready,) = [place for place, line in enumerate(running.said) if line.startswith("the gateway is ready again")]
     assert ready < running.said.index("server-2: stopping")
+
+
+def test_a_gateway_that_gets_never_ready_does_not_hold_up_a_fleet_that_is_to_stop(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never_ready(on_poll: Callable[[], object]) -> None:
+        while True:
+            on_poll()
+            time.sleep(0.01)
+
+    def stop_in_a_while(member: StandInMember, on_poll: Callable[[], None] = lambda: None) -> Verdict:
+        threading.Timer(0.2, setattr, (member, "state", MemberState.STOPPED)).start()
+        on_poll()
+        return Verdict(True, [])
+
+    monkeypatch.setattr(running.fleet.front, "look_after", never_ready)
+    for member in (running.first, running.second):
+        monkeypatch.setattr(member, "stop", partial(stop_in_a_while, member))
+    running.stop.requested = True
+    wait_until(running.is_over)
+    assert running.ended is None and running.said[-1] == "all servers have stopped"
 
 
 def test_a_fleet_that_is_to_stop_does_not_wait_for_a_server_that_is_starting(running: Running) -> None:

@@ -217,6 +217,24 @@ def test_a_lost_server_loses_no_request_where_another_one_has_room() -> None:
     assert not ((gone >= 1_000_000) & (gone < 2_000_000)).any() and (gone >= 2_000_000).any()
 
 
+@pytest.mark.parametrize("is_listed_first", [False, True])
+def test_a_server_may_be_lost_at_the_moment_at_which_it_is_back(is_listed_first: bool) -> None:
+    loss, drain = Loss(0, 1_000_000, back_us=2_000_000), Drain(0, 500_000, back_us=1_000_000)
+    happenings = [loss, drain] if is_listed_first else [drain, loss]
+    fleet = fleet_of(2, balance=0).run(load_of(700), happenings)
+    begun = fleet.batches["server-1"].started_us
+    assert not ((begun >= 1_000_000) & (begun < 2_000_000)).any() and (begun >= 2_000_000).any()
+
+
+def test_a_fleet_of_one_with_costs_is_a_server_too(seed: int) -> None:
+    """Rows have a way to the engine that is measured; the time of retrieval, which a load also says, is part of it."""
+    costs = random_costs(random.Random(seed), COST_MODEL)
+    simulator = Simulator(FirstComeFirstServed(), COST_MODEL, CAPACITY, AdmissionSettings(), costs=costs)
+    load = load_of(400)
+    alone, fleet = simulator.run(load), FleetSimulator({"server-1": simulator}).run(load)
+    assert np.array_equal(alone.answered_us, fleet.together.answered_us)
+
+
 def test_a_drained_server_answers_what_it_holds() -> None:
     fleet = fleet_of(2).run(load_of(700), [Drain(1, 1_000_000)])
     assert (len(fleet.lost), fleet.num_retried) == (0, 0)

@@ -45,16 +45,41 @@ def test_a_family_larger_than_a_cell_stands_in_several() -> None:
     assert sum(any(family == 1 for family, _ in cell.shares) for cell in cells) == 1
 
 
-def test_parts_of_a_large_family_are_as_large_as_their_cells_have_room() -> None:
+def test_a_large_family_fills_one_cell_after_the_other() -> None:
     requests = Traffic.of_models([np.arange(95_000), np.arange(5_000)], [9, 9])
     families = Families(np.array([0, 1]), np.array([95.0, 5.0]), requests)
     where = devices(9 * 8, 1_000, 9)
     cells = cells_of(families, [100, 100], where, most=64)
     assert [len(cell.devices) for cell in cells] == [64, 8]
     share = {number: dict(cell.shares).get(0, 0.0) for number, cell in enumerate(cells)}
-    assert share[0] == pytest.approx(8 / 9) and share[1] == pytest.approx(1 / 9)
+    in_first = 8 / 9 * 100
+    assert share[0] == pytest.approx(in_first / 95) and share[1] == pytest.approx(1 - in_first / 95)
+    assert [family for family, _ in cells[1].shares] == [0, 1], "what the large one leaves is for the other"
     dealt = [int((traffic.models == 0).sum()) for traffic in _dealt(families, cells, seed=1)]
-    assert dealt == pytest.approx([8 / 9 * 95_000, 1 / 9 * 95_000], rel=0.02)
+    assert dealt == pytest.approx([1_000 * in_first, 1_000 * (95 - in_first)], rel=0.03)
+
+
+def test_a_family_between_a_small_and_a_large_cell_is_split_where_none_has_room() -> None:
+    """The large cell is nearly full when it comes, and the small one is smaller than it."""
+    families = Families(np.array([0, 1]), np.array([60.0, 12.0]), Traffic.of_models([], []))
+    cells = cells_of(families, [100, 100], devices(9 * 8, 1_000, 9), most=64)
+    assert [dict(cell.shares) for cell in cells] == [
+        {0: 1.0, 1: pytest.approx(1 / 3)},
+        {1: pytest.approx(2 / 3)},
+    ]
+
+
+def test_a_large_family_takes_no_more_cells_than_it_needs() -> None:
+    """Two cells are filled by 3 % more than their share, rather than a third for the rest of it."""
+    families = Families(np.array([0, 1, 2]), np.array([206.0, 98.0, 96.0]), Traffic.of_models([], []))
+    cells = cells_of(families, [100] * 3, devices(32, 1_000, 4), most=8)
+    assert [dict(cell.shares) for cell in cells] == [{0: 0.5}, {0: 0.5}, {1: 1.0}, {2: 1.0}]
+
+
+def test_roots_without_any_traffic_that_fit_nowhere_are_dealt_too() -> None:
+    families = Families(np.array([0, 1]), np.zeros(2), Traffic.of_models([], []))
+    cells = cells_of(families, [5_000, 100_000], devices(16, 1_000, 2), most=8)
+    assert sorted(family for cell in cells for family, _ in cell.shares) == [0, 1]
 
 
 def test_roots_stand_side_by_side_while_a_cell_has_room() -> None:

@@ -106,6 +106,16 @@ def test_a_placement_that_does_not_fit_any_more_changes() -> None:
     assert played(change_of(made), first.groups) == set(made.groups)
 
 
+def test_a_root_that_outgrows_every_device_changes_a_placement_for_little_gain() -> None:
+    """It stands beside the other one, until its hPLMs take more than a device has; hardly anybody asks for it."""
+    small = [model_of(f"r{number}", 120_000, 480) for number in range(2)]
+    grown = [small[0], model_of("r1", 120_000, 1_100)]
+    first = plan(fleet_of((2.0, 0.01), small, count=2))
+    made = replan(replace(fleet_of((2.0, 0.01), grown, count=2), stage_counts=(1, 2)), first)
+    assert any("more memory than the devices have" in line for line in made.decisions)
+    assert [group.shape.stages for group in made.groups] == [2]
+
+
 def test_stages_that_are_not_wanted_any_more_go(seed: int) -> None:
     """A root that no device holds alone was cut in two; now devices are larger, and no root is to be cut."""
     large = [model_of("r0", 120_000, 1_500)]
