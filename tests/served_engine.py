@@ -36,10 +36,11 @@ def running(
     layout: str = "ragged",
     dtype: str = "fp32",
     roots: Roots = None,
+    device_memory: int | None = None,
 ) -> Iterator[UpperService]:
     snapshot = RegistrySnapshot(Registry.open(home))
     limits = capacity or Capacity(max_adapters=num_slots - 1)
-    settings = StackSettings(dtype=dtype, num_slots=num_slots, layout=layout)
+    settings = StackSettings(dtype=dtype, num_slots=num_slots, layout=layout, device_memory=device_memory)
     service = UpperService(home, snapshot, settings, limits, roots=roots)
     try:
         yield service

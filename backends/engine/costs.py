@@ -29,15 +29,16 @@ class EngineCosts:
     def of(self, key: StackKey) -> LiveCosts:
         costs = self._costs.get(key)
         if costs is None:
-            costs = LiveCosts(self._profiled(key.root), self._settings.stack.stages - 1)
+            costs = LiveCosts(self._profiled(key), self._settings.stack.stages - 1)
             costs = self._costs.setdefault(key, costs)
         return costs
 
     def forget(self, key: StackKey) -> None:
         self._costs.pop(key, None)
 
-    def _profiled(self, root: str) -> CostModel | None:
+    def _profiled(self, key: StackKey) -> CostModel | None:
         """Read a root's profile; None, and a line in the log, where there is none that fits."""
+        root = key.root
         folder = self._home.profile(root)
         if not has_profile(folder):
             LOGGER.info("root %s has no cost model, it is learned from live batches; see 'hplm profile'", root)
@@ -53,4 +54,4 @@ class EngineCosts:
         LOGGER.info(
             "root %s: batches were predicted with an error of %.1f %% when it was profiled", root, profile.error_percent
         )
-        return profile.model.scaled(self._cuts.slowest_share(of_root, root))
+        return profile.model.scaled(self._cuts.slowest_share(key, of_root))

@@ -128,6 +128,12 @@ class Job:
         """Go on as before, when the row was likely to pass this share of the layers."""
         self.depth, self.settles = depth, False
 
+    def go_all_the_way(self) -> None:
+        """Count on all layers, as early answers are not trusted now; what cannot settle is not answered before."""
+        self.depth = 1.0
+        if not self.entry.may_settle:
+            self.least_depth = 1.0
+
     def retry(self) -> None:
         """Run again, isolated; where it cannot settle, no less deep than before: its tenant has paid for that."""
         self.is_retried = True

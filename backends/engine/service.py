@@ -368,7 +368,7 @@ class UpperService:
         ]
         for job in jobs:
             if job.level == AUTO and self.audit.has_failed(job.hplm_key):
-                job.depth = 1.0
+                job.go_all_the_way()
         for stack, job in {job.hplm_key: (stack, job) for stack, job in zip(stacks, jobs, strict=True)}.values():
             if not stack.holds(job):
                 self._host_bank.prefetch(job.entry)
@@ -376,8 +376,10 @@ class UpperService:
 
     def _build(self, key: StackKey) -> Stack:
         with read_errors_are_clear(self._home.root(key.root)):
+            stack = self._builder.build(key)
+            self._costs.forget(key)  # of a stack that is cut they are those of its slowest stage, which is known now
             self._costs.of(key)
-            return self._builder.build(key)
+            return stack
 
     def _forget(self, key: StackKey) -> None:
         self.admission.no_longer_serves(key)

@@ -115,11 +115,18 @@ class StackBuilder:
         students, geometry = read_students(root), root.geometry
         if students is None or students.fingerprint != key.edition:
             raise OtherStudentsError(f"{root.path} holds other students than {key.edition}, or none")
-        return StudentStack(
-            key,
-            StudentLayers(students, self._settings.stack, self._compute_pool),
-            students.depth,
-            lambda entry: self._host_bank.with_students(
-                entry, root.fingerprint, geometry.hidden_size, geometry.num_upper_layers, students
-            ),
-        )
+        if self._settings.stack.device_memory is not None:
+            own = [entry for entry in self._snapshot.live() if key in entry.stacks]
+            self._cuts.take_students(key, students, [self._home.path / entry.folder for entry in own])
+        try:
+            return StudentStack(
+                key,
+                StudentLayers(students, self._settings.stack, self._compute_pool),
+                students.depth,
+                lambda entry: self._host_bank.with_students(
+                    entry, root.fingerprint, geometry.hidden_size, geometry.num_upper_layers, students
+                ),
+            )
+        except BaseException:
+            self._cuts.release(key)
+            raise

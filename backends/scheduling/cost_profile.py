@@ -105,9 +105,12 @@ def layer_times(folder: Path, fingerprint: str, num_layers: int) -> Sequence[int
 
 
 def profile_for(folder: Path, wanted: Measured) -> CostProfile:
-    """The root's profile, if it holds for what is `wanted`."""
+    """The root's profile, if it holds for what is `wanted`; of a GPU, whatever the number of threads."""
     profile = read_profile(folder)
-    for name, value in asdict(wanted).items():
+    compared = asdict(wanted)
+    if wanted.device != device_name(torch.device("cpu")):
+        del compared["threads"]
+    for name, value in compared.items():
         found = getattr(profile.measured, name)
         if found != value:
             what = name.replace("_", " ")

@@ -27,21 +27,25 @@ def half_layers(layers: Sequence[int], attention_share: float = _ATTENTION_SHARE
 
 
 def equal_latency_cuts(
-    halves_us: Sequence[int], halves_bytes: Sequence[int], most_stages: int, memory_bytes: int | None = None
+    halves_us: Sequence[int],
+    halves_bytes: Sequence[int],
+    most_stages: int,
+    memory_bytes: int | Sequence[int] | None = None,
 ) -> Mapping[int, Cut]:
-    """Return the best cut for each number of stages that is possible; no stage takes more than the memory.
+    """Return the best cut for each number of stages that is possible; no stage takes more than the memory, or its own.
 
     Raises:
         InvalidArgumentError: Times or sizes are missing or below 0, or all times are 0.
     """
     _check(halves_us, halves_bytes)
-    latency_us = _latencies(halves_us, halves_bytes, memory_bytes)
-    slowest_us = latency_us[0]
+    rooms = memory_bytes if isinstance(memory_bytes, Sequence) else [memory_bytes] * most_stages
+    latency_us = {room: _latencies(halves_us, halves_bytes, room) for room in set(rooms)}
+    slowest_us = latency_us[rooms[0]][0]
     begins: list[NDArray[np.int64]] = []
     found: dict[int, Cut] = {}
     for stages in range(1, min(most_stages, len(halves_us)) + 1):
         if stages > 1:
-            slower_us = np.maximum(slowest_us[:, None], latency_us)
+            slower_us = np.maximum(slowest_us[:, None], latency_us[rooms[stages - 1]])
             begins.append(slower_us.argmin(axis=0))
             slowest_us = slower_us.min(axis=0)
         if np.isfinite(slowest_us[-1]):

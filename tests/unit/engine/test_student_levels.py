@@ -21,6 +21,7 @@ from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
 from backends.adapters.student_adapters import STUDENT_FILES, StudentAdapters, write_student_adapters
 from backends.engine.service import UpperService
+from backends.engine.stage_cuts import DeviceMemoryError
 from backends.engine.student_layers import StudentLayers
 from backends.errors import ErrorCode, HplmError
 from backends.home import Home
@@ -139,6 +140,20 @@ def test_each_number_of_students_is_answered_as_named(tiny_home: Home, offer: Of
         require_of(offer, answers(ask(service, offer.entry, STUDENTS)), COUNT)
         assert service.answers.keys() >= {(f"students-{count}", "asked") for count in range(1, COUNT + 1)}
         assert {reason for _, reason in service.answers} == {"asked"}
+
+
+def test_students_take_of_the_memory_of_their_device(tiny_home: Home, offer: Offer) -> None:
+    budget = 1 << 30
+    with running(tiny_home, device_memory=budget) as service:
+        require_of(offer, answers(ask(service, offer.entry, "students-1")), 1)
+        (left,) = service._cuts._rooms() or []
+    assert budget - left > 2 * offer.students.served_bytes + 2 * offer.root.upper_bytes
+    complaint = "the set of students of root 'tiny' takes .* MB in 1 stage"
+    with (
+        pytest.raises(DeviceMemoryError, match=complaint),
+        running(tiny_home, device_memory=budget - left - 1) as service,
+    ):
+        raise error(ask(service, offer.entry, "students-1"))
 
 
 def test_narrow_students_of_several_tenants_answer_beside_each_other(tiny_home: Home) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from backends.errors import CorruptFileError, InvalidArgumentError
 from backends.scheduling.cost_model import OPTIMISTIC, BatchShape, CostModel
@@ -14,6 +15,7 @@ from backends.scheduling.cost_profile import (
     CostProfile,
     ForeignProfileError,
     Measured,
+    device_name,
     profile_for,
     read_profile,
     write_profile,
@@ -203,7 +205,6 @@ def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ({"device": "Another"}, "with device 'A device', not 'Another'"),
         ({"dtype": "fp32"}, "with dtype 'bf16', not 'fp32'"),
         ({"root_fingerprint": "0" * 32}, "with root fingerprint"),
-        ({"threads": 8}, "with threads 2, not 8"),
         ({"layout": "padded"}, "with layout 'ragged', not 'padded'"),
     ],
 )
@@ -212,6 +213,15 @@ def test_a_profile_of_something_else_is_refused(tmp_path: Path, changed: dict[st
     with pytest.raises(ForeignProfileError, match=message) as caught:
         profile_for(tmp_path, replace(MEASURED, **changed))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_the_number_of_threads_counts_on_a_processor_only(tmp_path: Path) -> None:
+    write_profile(tmp_path, PROFILE)
+    assert profile_for(tmp_path, replace(MEASURED, threads=8)) == PROFILE
+    here = replace(MEASURED, device=device_name(torch.device("cpu")))
+    write_profile(tmp_path, replace(PROFILE, measured=here))
+    with pytest.raises(ForeignProfileError, match="with threads 2, not 8"):
+        profile_for(tmp_path, replace(here, threads=8))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"model": 3'])

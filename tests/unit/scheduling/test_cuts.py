@@ -11,12 +11,19 @@ from backends.errors import InvalidArgumentError
 from backends.scheduling.cuts import Cut, equal_latency_cuts, half_layers, stage_sums
 
 
-def best_of_all(halves_us: list[int], halves_bytes: list[int], stages: int, memory: int | None) -> int | None:
+def fits(halves_bytes: list[int], cut: Cut, memory: int | list[int] | None) -> bool:
+    rooms = memory if isinstance(memory, list) else [memory] * len(cut)
+    return all(room is None or size <= room for size, room in zip(stage_sums(halves_bytes, cut), rooms, strict=False))
+
+
+def best_of_all(
+    halves_us: list[int], halves_bytes: list[int], stages: int, memory: int | list[int] | None
+) -> int | None:
     """The slowest stage of the best cut; None where none fits."""
     found = []
     for inner in itertools.combinations(range(1, len(halves_us)), stages - 1):
         cut: Cut = (*inner, len(halves_us))
-        if memory is None or max(stage_sums(halves_bytes, cut)) <= memory:
+        if fits(halves_bytes, cut, memory):
             found.append(max(stage_sums(halves_us, cut)))
     return min(found, default=None)
 
@@ -28,7 +35,7 @@ def test_no_cut_is_better(seed: int) -> None:
         count = chance.randint(1, 9)
         halves_us = [chance.choice([0, 1, 5, chance.randint(1, 100)]) for _ in range(count - 1)] + [3]
         halves_bytes = [chance.randint(0, 20) for _ in range(count)]
-        memory = chance.choice([None, chance.randint(5, 60)])
+        memory = chance.choice([None, chance.randint(5, 60), [chance.randint(5, 60) for _ in range(10)]])
         cuts = equal_latency_cuts(halves_us, halves_bytes, 10, memory)
         for stages in range(1, 11):
             expected = best_of_all(halves_us, halves_bytes, stages, memory) if stages <= count else None
@@ -40,7 +47,7 @@ def test_no_cut_is_better(seed: int) -> None:
             cut = cuts[stages]
             assert len(cut) == stages and cut[-1] == count and list(cut) == sorted(set(cut)), case
             assert max(stage_sums(halves_us, cut)) == expected, case
-            assert memory is None or max(stage_sums(halves_bytes, cut)) <= memory, case
+            assert fits(halves_bytes, cut, memory), case
     assert unfitting
 
 
