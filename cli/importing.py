@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from backends.errors import InvalidArgumentError
+from backends.home import Home
+from backends.registry.entries import HplmEntry
 from builder.progress import progress_bars
 from builder.root_choice import chosen_root
 from builder.settings.device import AUTO
+from cli.next_command import command_on
 from cli.options import DEFAULT_HOME, DeviceOption, HomeOption, JsonOption, RootOption, print_entry
 from cli.session import open_home
 from cli.students import say_dropped
@@ -113,6 +116,7 @@ def import_adapter(
         entry = import_hplm(opened, registry, request, report, base)
     if before is not None:
         say_dropped(opened, before, entry)
+        _say_ladder_dropped(opened, before, entry)
     described = {
         "id": entry.id,
         "version": entry.version,
@@ -143,6 +147,15 @@ def _named(labels: list[str], where: str) -> list[str]:
     if not names or not all(name.isprintable() and name for name in names):
         raise InvalidArgumentError(f"{where} holds no labels, or one that is empty or not printable")
     return names
+
+
+def _say_ladder_dropped(home: Home, before: HplmEntry, entry: HplmEntry) -> None:
+    """Say on stderr that a version answers by all its layers where the one before had early answers."""
+    from backends.wire import EARLY
+
+    if EARLY in before.levels:
+        finds = command_on(home, f"hplm select {entry.id} --train FILE --held-out FILE")
+        typer.echo(f"version {entry.version} has no ladder; the one before had: '{finds}' finds one", err=True)
 
 
 def _retuning(

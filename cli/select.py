@@ -73,7 +73,7 @@ def select(
     files = _files(train, held_out, unlabelled, every)
     from builder.levels.exit_layers import as_layers
     from builder.levels.material import UnlabelledFile
-    from builder.levels.selecting import Selecting, levels_of
+    from builder.levels.selecting import Selecting
     from builder.levels.target import Target
 
     requested = targeted.requested()
@@ -81,9 +81,19 @@ def select(
     if id is not None:
         target = Target.requested(requested, Target.of_version(registry.hplm(id).metrics))
         found = _select_one(opened, registry, Selecting(id, files, target, after))
-        _print_levels(levels_of(found.entry) | found.figures, found.profile, svg, as_json)
+        _print_levels(_told(found), found.profile, svg, as_json)
     elif isinstance(files, UnlabelledFile):
         _select_all(opened, registry, files, requested, after, as_json)
+
+
+def _told(found: Selection) -> dict[str, Any]:
+    """Say which levels the live version has, and what was found; of a ladder that stays nothing was proven now."""
+    from builder.levels.selecting import levels_of
+
+    levels = levels_of(found.entry)
+    if found.ladder is None:
+        levels = {name: levels[name] for name in ("id", "version", "levels")}
+    return levels | found.figures
 
 
 def _show(home: Home, registry: Registry, id: str | None, svg: Path | None, as_json: bool) -> None:

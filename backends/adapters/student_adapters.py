@@ -24,7 +24,7 @@ from backends.errors import (
     InvalidArgumentError,
     OtherStudentsError,
 )
-from backends.fields import Fields, read_fields
+from backends.fields import read_fields
 from backends.root.student_set import StudentSet
 from backends.storage import check_file, file_checksum, write_json, write_tensors
 
@@ -188,10 +188,6 @@ def read_student_adapters(folder: Path) -> StudentAdapters | None:
         )
     except InvalidArgumentError as error:
         raise CorruptFileError(f"{path} holds nothing for students: {error}") from error
-
-
-def _step(stored: Fields) -> StudentStep:
-    return StudentStep(stored.positive("temperature"), stored.number("dev_score"))
 
 
 def _head_name(number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -19,19 +19,30 @@ from backends.scheduling.rejection import late_computed
 LOGGER = logging.getLogger(__name__)
 
 
-def answer(jobs: Sequence[Job], scored: Sequence[Scored]) -> None:
+Note = Callable[[Mapping[Job, Scored]], None]
+"""Called with answers before they are sent."""
+
+
+def _ignore(_: Mapping[Job, Scored]) -> None:
+    pass
+
+
+def answer(jobs: Sequence[Job], scored: Sequence[Scored], note: Note = _ignore) -> None:
     """Answer jobs whose logits are finite; a late job gets its fallback, or is rejected.
 
     No job is answered before all answers are made, so a defect in making them is the answer of all jobs.
     """
     on_time, late = split_late(jobs)
-    reject(late, late_computed())
+    reject(late, late_computed(), note)
     of_job = dict(zip(jobs, scored, strict=True))
-    for job, one in zip(on_time, _answers(on_time, [of_job[job] for job in on_time]), strict=True):
+    sent = {job: of_job[job] for job in on_time}
+    answers = dict(zip(on_time, _answers(on_time, [*sent.values()]), strict=True))
+    note({job: one for job, one in sent.items() if not isinstance(answers[job], HplmError)})
+    for job, one in answers.items():
         job.end(one)
 
 
-def reject(jobs: Sequence[Job], reason: Exception) -> None:
+def reject(jobs: Sequence[Job], reason: Exception, note: Note = _ignore) -> None:
     """Answer jobs with the reason. Where the server is only unavailable, a job with a fallback gets that."""
     if not jobs:
         return
@@ -40,6 +51,7 @@ def reject(jobs: Sequence[Job], reason: Exception) -> None:
     if isinstance(error, UnavailableError):
         fallbacks = {job: _doubtful(job.fallback) for job in jobs if job.fallback is not None}
     answers_of = dict(zip(fallbacks, _answers(list(fallbacks), list(fallbacks.values())), strict=True))
+    note({job: one for job, one in fallbacks.items() if not isinstance(answers_of[job], HplmError)})
     for job in jobs:
         job.end(answers_of.get(job, error))
 

@@ -134,7 +134,9 @@ class EncoderStack:
         for index, early_logits in compared.items():
             ladder = batch.hplms[index].ladder
             if ladder is not None and torch.isfinite(logits[index]).all():
-                self._audit.note(batch.jobs[index], ladder, are_same(early_logits, logits[index], audited[index]))
+                job = batch.jobs[index]
+                is_same = are_same(early_logits, logits[index], audited[index], job.entry.labels)
+                self._audit.note(job, ladder, is_same)
 
     def _is_audited(self, batch: EncoderBatch, index: int) -> bool:
         ladder = batch.hplms[index].ladder

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from backends.adapters.head import Head
 from backends.engine.early_numbers import differ, number_confidences
+from backends.engine.entities import served_tags
 from backends.engine.pruning import Prunable
 
 NEVER = 2.0
@@ -103,12 +104,14 @@ def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
     return measured
 
 
-def are_same(logits: Tensor, others: Tensor, of_exit: Exit) -> bool:
-    """Whether an exit's output names the label of the full one, or the same ones for all words; numbers nearly may."""
+def are_same(logits: Tensor, others: Tensor, of_exit: Exit, labels: tuple[str, ...]) -> bool:
+    """Whether an exit's output is served as the full one would be: one label, or tags of words; numbers nearly may."""
     if of_exit.scale is not None:
         return not differ(logits, others, of_exit.scale)
-    one, other = (_counted(each, of_exit).argmax(dim=-1) for each in (logits, others))
-    return bool((one == other).all())
+    one, other = (_counted(each, of_exit) for each in (logits, others))
+    if logits.ndim == 1:
+        return bool(one.argmax() == other.argmax())
+    return bool((served_tags(one, labels) == served_tags(other, labels)).all())
 
 
 def _counted(logits: Tensor, of_exit: Exit) -> Tensor:

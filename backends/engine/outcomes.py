@@ -97,7 +97,7 @@ class Outcomes:
     def _deal_with(self, finals: Sequence[Emitted]) -> None:
         for one in finals:
             if isinstance(one.outcome, HplmError):
-                reject([one.job], one.outcome)
+                reject([one.job], one.outcome, self._count)
         done = [(one, one.outcome) for one in finals if isinstance(one.outcome, Done)]
         self._answer_done([(one, Scored(outcome.logits, outcome.level)) for one, outcome in done])
         self._pass_on([(one, one.outcome) for one in finals if isinstance(one.outcome, Passed)])
@@ -122,7 +122,7 @@ class Outcomes:
     def go_on(self, jobs: Sequence[Job]) -> None:
         """Queue jobs that have passed another stack, but for those that are late."""
         now = now_us()
-        reject([job for job in jobs if job.is_late(now)], late_waiting())
+        reject([job for job in jobs if job.is_late(now)], late_waiting(), self._count)
         if on_time := [job for job in jobs if not job.is_late(now)]:
             self._queue.readd(on_time)
 
@@ -132,11 +132,15 @@ class Outcomes:
         if unhealthy:
             self._deal_with_unhealthy(unhealthy)
         of_healthy = [pair for pair, is_healthy in zip(done, healthy, strict=True) if is_healthy]
-        for one, scored in of_healthy:
-            if scored.level is not None and not one.job.is_canary:
-                self.answers[scored.level.name, scored.level.reason(one.job.level)] += 1
-                self.answer_us[scored.level.name] += now_us() - one.job.arrived_us
-        answer([one.job for one, _ in of_healthy], [scored for _, scored in of_healthy])
+        answer([one.job for one, _ in of_healthy], [scored for _, scored in of_healthy], self._count)
+
+    def _count(self, sent: Mapping[Job, Scored]) -> None:
+        """Count the answers of hPLMs that have levels, as they are sent."""
+        now = now_us()
+        for job, scored in sent.items():
+            if scored.level is not None and not job.is_canary:
+                self.answers[scored.level.name, scored.level.reason(job.level)] += 1
+                self.answer_us[scored.level.name] += now - job.arrived_us
 
     def _deal_with_unhealthy(self, unhealthy: Sequence[Emitted]) -> None:
         """Retry rows of NaN or infinity in isolation, because such a row spoils others in its attention window."""

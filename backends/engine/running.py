@@ -50,18 +50,22 @@ class BatchRunner:
 
     def _settle(self, jobs: Sequence[Job], error: HplmError, is_fault: bool) -> None:
         """Find the jobs of a part that are to end with its error; none where all have their outcomes."""
-        left = [job for job in jobs if job in self._open and job in self._answerable]
-        if len(left) > 1:
+        left = self._left(jobs)
+        if left and len(jobs) > 1:  # even one that is left has not run alone yet
             half = (len(left) + 1) // 2
             for part in (left[:half], left[half:]):
-                self.reruns.append(part)
-                self._settle(part, *self._failure(part, None))
+                if still := self._left(part):  # others may have been answered while the first part ran
+                    self.reruns.append(still)
+                    self._settle(still, *self._failure(still, None))
         elif left:
             self._open.remove(left[0])
             if is_fault:
                 self.faults[left[0]] = error
             else:
                 self._conclude(left[0], error)
+
+    def _left(self, jobs: Sequence[Job]) -> list[Job]:
+        return [job for job in jobs if job in self._open and job in self._answerable]
 
     def _failure(self, jobs: Sequence[Job], packed: Any) -> tuple[HplmError, bool]:
         """Run a part; returns the error of the jobs that are left without an outcome, and whether it is their fault.

@@ -46,4 +46,4 @@ class Ladder:
 def _joined(answers: Sequence[StepAnswers]) -> StepAnswers:
     logits = [row for each in answers for row in each.logits]
     labels = [row for each in answers for row in each.labels]
-    return StepAnswers(logits, labels, np.concatenate([each.is_right for each in answers]))
+    return StepAnswers(logits, labels, np.concatenate([each.is_right for each in answers]), answers[0].tags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from backends.adapters.bank import HplmArtifact
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
@@ -21,6 +22,7 @@ from builder.importing.candidate import Candidate
 from builder.importing.folder import read_folder
 from builder.importing.modules import require_upper, stack_modules
 from builder.importing.retuning import retuning_start
+from builder.levels.target import DECLARED
 from builder.progress import Report
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.hplms import ImportHplm, Retuning
@@ -46,7 +48,7 @@ def import_hplm(
         if request.retune is not None:
             return _retune(home, registry, request, request.retune, domain, candidate, replaces, report)
         artifact = _as_it_is(request, domain, candidate)
-        figures = {"imported": candidate.folder.origin["format"]}
+        figures = {"imported": candidate.folder.origin["format"], **_declared(registry, request, artifact.task)}
         pinned = _pinned(request)
         return publish_artifact(home, registry, artifact, domain, figures, replaces=replaces, pinned=pinned)
 
@@ -68,6 +70,12 @@ def _replaced_version(registry: Registry, request: ImportHplm) -> int | None:
             "cannot be its next version"
         )
     return live.version
+
+
+def _declared(registry: Registry, request: ImportHplm, task: str) -> dict[str, Any]:
+    """Return the target that the version before was made for, which the tenant goes on to have."""
+    live = registry.hplm(request.id) if request.replace else None
+    return {DECLARED: live.metrics[DECLARED]} if live and live.task == task and DECLARED in live.metrics else {}
 
 
 def _domain(registry: Registry, request: ImportHplm) -> DomainEntry:
@@ -135,6 +143,6 @@ def _retune(
     build = HplmBuild(home, domain, request.id, version, files, data, report, training_device(retuning.device))
     start = retuning_start(candidate, build, settings)
     trial, figures = build.measured(build.tune(settings, 1, start))
-    figures["imported"] = candidate.folder.origin["format"]
+    figures |= {"imported": candidate.folder.origin["format"], **_declared(registry, request, data.task)}
     artifact = build.artifact(trial, candidate.origin)
     return publish_build(registry, build, artifact, figures, replaces=replaces, pinned=_pinned(request))

@@ -148,7 +148,7 @@ class LabelPairs:
     def counted(self, target: Target) -> Counted:
         going_on = self._going_on
         if target.loss == "agreement":
-            return Counted(self.different, None if self.pruned is None else _different(going_on, self.full))
+            return Counted(self.different, None if self.pruned is None else going_on.differs(self.full))
         if target.loss == "target-accuracy":
             return Counted(~self.early.is_right, ~going_on.is_right, self._changes)
         # What goes on adds nothing to a drop, unless it loses words: it is answered in full, or proven to be answered
@@ -191,7 +191,7 @@ class LabelPairs:
 
     @property
     def different(self) -> Bools:
-        return _different(self.early, self.full)
+        return self.early.differs(self.full)
 
     def figures(self, rows: Indices, temperature: float) -> dict[str, float]:
         if not self.has_labels:
@@ -213,11 +213,6 @@ class LabelPairs:
             return found
         helped, harmed = (float(each[rows[~leaves]].sum()) for each in self.changes)
         return found | {"full_weight": self.mixture.ensemble.full_weight, "put_right": helped, "put_wrong": harmed}
-
-
-def _different(one: StepAnswers, other: StepAnswers) -> Bools:
-    pairs = zip(one.logits, other.logits, strict=True)
-    return np.array([bool((left.argmax(-1) != right.argmax(-1)).any()) for left, right in pairs])
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,6 +66,12 @@ NOT_CALIBRATED = (
     "the confidence of early answers could not be made true: those to the texts that fit it are all right, all wrong "
     "or all alike"
 )
+_STRICT = "strict"
+"""The figure that says where texts may have certified that the version was trained on."""
+NOT_STRICT = (
+    "it is unknown which texts this version was trained on, as it was imported or is of an earlier release; if the "
+    "held-out texts are among them, the certificate promises too much"
+)
 _SEED = 17
 
 
@@ -99,10 +105,12 @@ class Selection:
 
     @property
     def warnings(self) -> list[str]:
-        """Say what does not hold of the ladder: its confidences, or the target's deadline under full load, and why."""
+        """Say what may not hold of the ladder: its confidences, its certificate, or the target's deadline, and why."""
         found, said = [], self.figures.get(UNDER_LOAD, "")
         if not self.figures.get(CALIBRATED, True):
             found.append(NOT_CALIBRATED)
+        if not self.figures.get(_STRICT, True):
+            found.append(NOT_STRICT)
         if said.startswith(LATE):
             found.append(f"a deadline of {self.figures['deadline_ms']:g} ms under full load: {said}")
         return found
@@ -146,6 +154,7 @@ class _Search:
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
         trained_on = TrainedTexts.read(home.path / live.folder)
+        self._knows_trained_on = trained_on.are_all
         self._material = material_of(selecting.files, HplmTask.of(live), trained_on, selecting.target, len(self.exits))
         train, held_out = self._material.train, self._material.held_out
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
@@ -155,7 +164,7 @@ class _Search:
 
     def found(self) -> Selection:
         target, candidates = self._selecting.target, self._candidates()
-        certified = [each for each in candidates if each.certificate is not None]
+        certified = [each for each in candidates if each.gains]
         chosen = min(self._able_to_settle(certified) or candidates, key=self._rank)
         figures: dict[str, Any] = {
             **target.noted,
@@ -164,17 +173,20 @@ class _Search:
             "layers": self._num_layers,
             "held_out_texts": len(self._material.held_out),
             "left_out_as_trained_on": self._material.num_dropped,
+            **({} if self._knows_trained_on or not certified else {_STRICT: False}),
             **chosen.figures,
-            **chosen.certified,
-            **self._under_load(chosen),
+            **(chosen.certified if certified else {}),
+            **self._under_load(chosen if certified else None),
         }
         if not certified:
             kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
             could = target.with_tolerance(min(each.least_tolerance for each in candidates))
-            reason = (
-                f"no threshold keeps {target.promise}; these texts could certify {could}, "
-                "and more texts may certify more"
-            )
+            reason = f"hardly any text is sure enough to leave early with {target.promise}"
+            if chosen.certificate is None:
+                reason = (
+                    f"no threshold keeps {target.promise}; these texts could certify {could}, "
+                    "and more texts may certify more"
+                )
             reason += f"; nothing was published: {self._live.id} {kept}"
             return Selection(self._live, None, figures, self._profile(candidates, None), reason)
         return Selection(self._live, chosen.ladder(figures), figures, self._profile(candidates, chosen))
@@ -195,11 +207,11 @@ class _Search:
             return certified
         return [each for each in certified if within_ms(each.least_depth) <= deadline_ms] or certified
 
-    def _under_load(self, chosen: Candidate) -> dict[str, str]:
+    def _under_load(self, chosen: Candidate | None) -> dict[str, str]:
         deadline_ms, rejects = self._selecting.target.deadline_ms, self._selecting.target.late == "reject"
         if deadline_ms is None:
             return {}
-        least_depth = None if chosen.certificate is None or rejects else chosen.least_depth
+        least_depth = None if chosen is None or rejects else chosen.least_depth
         return {UNDER_LOAD: self._costs.under_load(deadline_ms, least_depth)}
 
     def _rank(self, candidate: Candidate) -> tuple[float, bool, float]:
@@ -291,10 +303,11 @@ class _Search:
         if step.scale is not None:
             numbers, of_full = torch.cat(list(rows.early)), torch.cat(list(rows.full))
             return NumberPairs(numbers, of_full, step.scale, objective if has_labels else None, texts.targets)
+        tags = self._live.labels if objective.about_words else None
         if has_labels:
-            early, full = (StepAnswers.of(objective, each, texts.targets) for each in (rows.early, rows.full))
+            early, full = (StepAnswers.of(objective, each, texts.targets, tags) for each in (rows.early, rows.full))
         else:
-            early, full = (StepAnswers.beside(rows.full, each) for each in (rows.early, rows.full))
+            early, full = (StepAnswers.beside(rows.full, each, tags) for each in (rows.early, rows.full))
         return LabelPairs(early, full, has_labels)
 
 

@@ -6,6 +6,7 @@ for another, which labelled texts may have certified.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from backends.engine.stack import StackSettings
@@ -19,6 +20,7 @@ from builder.levels.target import LADDER, Target
 from builder.progress import Report, Step
 from builder.requests.levels import LadderTarget
 
+LOGGER = logging.getLogger(__name__)
 SELECTED, KEPT = "selected", "keeps its ladder"
 """How the outcome begins of an hPLM that has a ladder now; of others it says why they have none."""
 
@@ -42,22 +44,31 @@ def select_all(
     hplms, rows = registry.hplms(), list[dict[str, Any]]()
     for number, live in enumerate(hplms):
         report(Step("select", number, len(hplms)))
-        target = Target.requested(requested, Target.of_version(live.metrics))
-        rows.append(_selected(home, registry, live, Selecting(live.id, files, target, after), settings))
+        rows.append(_selected(home, registry, live, files, requested, after, settings))
     report(Step("select", len(hplms), len(hplms)))
     return rows
 
 
 def _selected(
-    home: Home, registry: Registry, live: HplmEntry, selecting: Selecting, settings: StackSettings
+    home: Home,
+    registry: Registry,
+    live: HplmEntry,
+    files: UnlabelledFile,
+    requested: LadderTarget,
+    after: tuple[int, ...],
+    settings: StackSettings,
 ) -> dict[str, Any]:
     if (ladder := live.metrics.get(LADDER)) is not None:
         kept = Target.of_version({LADDER: ladder})
         return _row(live, KEPT if kept is None else f"{KEPT}: {kept.promise}")
     try:
-        found = select_ladder(home, registry, selecting, settings, lambda _: None)
+        target = Target.requested(requested, Target.of_version(live.metrics))
+        found = select_ladder(home, registry, Selecting(live.id, files, target, after), settings, lambda _: None)
     except HplmError as error:
         return _row(live, str(error))
+    except Exception as error:  # a file that cannot be read, say, or a defect that one hPLM meets
+        LOGGER.exception("%s was not selected", live.id)
+        return _row(live, f"{type(error).__name__}: {error}")
     return _row(found.entry, SELECTED if found.reason is None else found.reason)
 
 

@@ -94,11 +94,12 @@ class Target:
         """Return the target of a request; one that names none means the target before it, or the default."""
         given = request.max_drop, request.target_accuracy, request.agreement
         of_time = _of_time(request, before)
-        if before is None or any(value is not None for value in given):
-            return cls.of(*given, request.certainty, request.guarantee or "each", **of_time)
-        guarantee = request.guarantee or before.guarantee
-        certainty = _certainty(guarantee, request.certainty, before.certainty)
-        return replace(before, certainty=certainty, guarantee=guarantee, **of_time)
+        kept = before or cls.of()
+        # Of an accuracy there is no mean over the fleet; each hPLM is promised more.
+        guarantee = request.guarantee or ("each" if request.target_accuracy is not None else kept.guarantee)
+        certainty = _certainty(guarantee, request.certainty, kept.certainty)
+        loss = cls.of(*given) if any(value is not None for value in given) else kept
+        return replace(loss, certainty=certainty, guarantee=guarantee, **of_time)
 
     @classmethod
     def of_version(cls, figures: Mapping[str, Any]) -> Target | None:

@@ -51,7 +51,8 @@ class WordPruning:
 
     def tried(self, pairs: Sequence[Pair], num_certifying: int) -> list[Pair]:
         """Add the candidates that are worth a try; the others stand before them."""
-        guarantee = self._target.tested(num_candidates=len(pairs) + 1)
+        plain = [answers for _, answers in pairs if isinstance(answers, LabelPairs) and answers.mixture is None]
+        guarantee = self._target.tested(num_candidates=len(pairs) + len(plain))
         if self._target.guarantee == "fleet" or guarantee.least_rows(self._target.tolerance) > num_certifying:
             return [*pairs]  # what the fleet loses has to grow as thresholds fall; and a share of the risk takes rows
         found = [*pairs]

@@ -9,6 +9,7 @@ from typing import Any
 from backends.errors import InvalidArgumentError
 from backends.registry.entries import HplmEntry
 from backends.root.student_set import StudentSet
+from backends.wire import EARLY
 from builder.construct.domain.domains import create_domain, update_domain
 from builder.construct.hplm.hplms import create_hplm, update_hplm
 from builder.construct.students.add import add_students
@@ -82,6 +83,12 @@ def _dropped_students(before: HplmEntry | None, entry: HplmEntry) -> dict[str, A
     return {WITHOUT_STUDENTS: f"the version before {entry.version} had some; students.add adds them"}
 
 
+def _dropped_ladder(before: HplmEntry | None, entry: HplmEntry) -> dict[str, Any]:
+    if before is None or EARLY not in before.levels:
+        return {}
+    return {WITHOUT_LADDER: f"the version before {entry.version} had one; hplm.select makes one"}
+
+
 def _with_ladder(ctx: JobContext, plan: LadderPlan, entry: HplmEntry) -> dict[str, Any]:
     """Select for a version that is live already, so that a job which is cancelled meanwhile is done all the same."""
     try:
@@ -113,4 +120,4 @@ def _import(ctx: JobContext, request: ImportHplm) -> dict[str, Any]:
         with replacing_path_in_errors(folder, "the adapter"):
             content = unpack(request.adapter, folder)
             entry = import_hplm(ctx.home, ctx.registry, request.with_files({request.adapter: content}), ctx.report)
-    return _dropped_students(before, entry)
+    return _dropped_students(before, entry) | _dropped_ladder(before, entry)

@@ -52,6 +52,7 @@ class Ner(Objective[TaggedRow]):
         self._labels = tuple(labels)
         self._index_of = {label: index for index, label in enumerate(labels)}
         self.num_outputs = len(labels)
+        self.outside = self._index_of.get(OUTSIDE)
         tags = [self._index_of[tag] for sentence in train for tag in sentence.tags] if balanced else []
         self._weights = balanced_weights(torch.tensor(tags), self.num_outputs) if balanced else None
 

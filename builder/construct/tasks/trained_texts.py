@@ -1,6 +1,8 @@
 """The texts that a version was trained on, as a file of hashes beside its weights: enough to find them in a dev file.
 
 bank/<root>/<tenant>--<name>@<version>/trained_on.hashes     XXH3-128 of what follows, then sorted 64-bit hashes
+
+A version that goes on from one whose texts are unknown, as of an import, has `trained_on.partial.hashes` in its place.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from backends.storage import write_file
 from builder.construct.tasks.examples import Example, normalised
 
 LOGGER = logging.getLogger(__name__)
-_NAME = "trained_on.hashes"
+_NAME, _PARTIAL_NAME = "trained_on.hashes", "trained_on.partial.hashes"
 _DIGEST_BYTES = 16
 _SEGMENT_SEPARATOR = "\t"
 Hashes = npt.NDArray[np.uint64]
@@ -30,9 +32,13 @@ class TrainedTexts:
     """Texts by their hashes, whatever their case, blanks and Unicode form.
 
     Shape: hashes [T], sorted and distinct
+
+    Attributes:
+        are_all: Whether these are all; of what was imported, or made by an older release, nobody knows.
     """
 
     hashes: Hashes
+    are_all: bool = True
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Self:
@@ -41,21 +47,23 @@ class TrainedTexts:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read those of a version; none where an older release wrote it, it was imported, or the file is damaged."""
-        path = folder / _NAME
+        are_all = (folder / _NAME).exists()
+        path = folder / (_NAME if are_all else _PARTIAL_NAME)
         content = path.read_bytes() if path.exists() else b""
         digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if xxhash.xxh3_128_digest(body) == digest:
-            return cls(np.frombuffer(body, "<u8").astype(np.uint64))
+            return cls(np.frombuffer(body, "<u8").astype(np.uint64), are_all)
         if content:
             LOGGER.warning("%s is damaged, so it is unknown which dev texts that version was trained on", path)
-        return cls(np.empty(0, np.uint64))
+        return cls(np.empty(0, np.uint64), are_all=False)
 
     def write(self, folder: Path) -> None:
         body = self.hashes.astype("<u8").tobytes()
-        write_file(folder / _NAME, xxhash.xxh3_128_digest(body) + body)
+        path = folder / (_NAME if self.are_all else _PARTIAL_NAME)
+        write_file(path, xxhash.xxh3_128_digest(body) + body)
 
     def joined(self, others: TrainedTexts) -> TrainedTexts:
-        return TrainedTexts(np.union1d(self.hashes, others.hashes))
+        return TrainedTexts(np.union1d(self.hashes, others.hashes), self.are_all and others.are_all)
 
     def num_among(self, examples: Sequence[Example]) -> int:
         """Count the examples whose text is among these."""

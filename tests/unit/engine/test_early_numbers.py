@@ -54,9 +54,9 @@ def test_losses_are_distances_in_deviations() -> None:
 
 def test_numbers_differ_as_often_as_they_lose() -> None:
     at_exit = Exit(1, Head(torch.ones(2, 4), torch.ones(2)), 1.0, None, scale=4.0)
-    same = [are_same(torch.tensor([2.0, 0.0]), torch.tensor([1.0]), at_exit) for _ in range(4_000)]
+    same = [are_same(torch.tensor([2.0, 0.0]), torch.tensor([1.0]), at_exit, ()) for _ in range(4_000)]
     assert np.mean(same) == pytest.approx(0.75, abs=0.04)
-    assert all(are_same(torch.tensor([1.0, 0.0]), torch.tensor([1.0]), at_exit) for _ in range(100))
+    assert all(are_same(torch.tensor([1.0, 0.0]), torch.tensor([1.0]), at_exit, ()) for _ in range(100))
 
 
 def test_numbers_and_labels_of_one_batch_are_judged_apart() -> None:

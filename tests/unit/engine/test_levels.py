@@ -182,6 +182,36 @@ def test_a_failure_after_an_early_answer_blames_nobody(
         assert all(each.empty() for each in insured), "a row was answered twice"
 
 
+def test_a_row_that_is_left_over_runs_alone_before_it_is_blamed(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deadlines come for all rows of a batch but one before it fails."""
+    ladder_of(tiny_home, topic, threshold=2.0)
+    run, sizes = UpperStack.run, list[int]()
+
+    def failing(stack: UpperStack, packed: Any, hplms: Any, *rest: Any) -> list[torch.Tensor]:
+        sizes.append(len(hplms))
+        found = run(stack, packed, hplms, *rest)
+        if len(sizes) == 1:
+            wait_until(lambda: service.answers[EARLY, "deadline"] == 2 * len(LENGTHS))
+            raise RuntimeError("a defect that does not come again")
+        return found
+
+    with running(tiny_home) as service:
+        list(answers(ask(service, topic, FULL)))
+        monkeypatch.setattr(UpperStack, "run", failing)
+        patient, row = Responses(), rows()[0]
+        with service._loop._changed:  # so that all are one batch
+            insured = [each for _ in range(2) for each in ask(service, topic, AUTO, now_us() + 1_500_000)]
+            service.submit(
+                fold_rows([row]), encode_tickets([Ticket(topic.key, len(row), False, None)]), [b""], patient.put
+            )
+        assert all(answer["doubtful"] for answer in answers(insured))
+        assert next(answers([patient]))["level"] == FULL
+        assert sizes == [2 * len(LENGTHS) + 1, 1]
+        assert service._loop.quarantine.error(topic.key) is None
+
+
 def test_rows_of_a_closed_request_that_were_insured_are_answered_no_more(
     tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

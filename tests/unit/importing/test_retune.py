@@ -17,7 +17,10 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import tiny_root, write_task
 from builder.construct.hplm.hplms import building_hplm, publish_artifact, publish_linked
+from builder.levels.target import DECLARED, Target
 from cli.app import app
+
+TARGET = Target.of(max_drop=2, certainty=0.95, late="reject")
 
 
 def run(home: Home, *arguments: str) -> Result:
@@ -65,11 +68,13 @@ def test_an_existing_hplm_is_replaced_only_when_that_is_asked_for(tiny_home: Hom
     registry = Registry.open(tiny_home)
     entry = registry.hplm("acme/topic")
     assert (entry.version, entry.domain.name, entry.labels) == (2, "farm", ("tools", "animals", "weather"))
-    figures = {"students": {"set": "a", "best": 1, "depth": 0.5}}
+    figures = {"students": {"set": "a", "best": 1, "depth": 0.5}, "levels": ["early", "full"], DECLARED: TARGET.noted}
     with building_hplm(tiny_home, entry.id):
         publish_linked(tiny_home, registry, entry, lambda folder: None, figures)
     result = run(tiny_home, *arguments, "--replace")
     assert "version 4 has no students; the one before had: 'hplm students add acme/topic" in result.stderr
+    assert "version 4 has no ladder; the one before had: 'hplm select acme/topic" in result.stderr
+    assert Target.of_version(registry.hplm("acme/topic").metrics) == TARGET, "the tenant can bear what it could before"
 
 
 def test_an_import_may_name_a_version_of_its_domain_and_stays_on_it(tiny_home: Home, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) ->
     assert planned.command.endswith(f"--held-out {files['held_out']} --max-drop 25 --certainty 0.8 --after 1")
     assert again.entry.levels == ("early", "full") and again.entry.metrics["ladder"]["certainty"] == 0.8
     other, _ = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"], agreement=0.7))
-    assert other.target == Target.of(agreement=0.7) and other.after == (1,)
+    assert other.target == Target.of(agreement=0.7, certainty=0.8) and other.after == (1,)
 
 
 def test_an_update_counts_the_earlier_training_as_known(tiny_home: Home, files: dict[str, Path]) -> None:
@@ -160,7 +160,7 @@ def test_a_request_names_its_target_or_means_the_one_before() -> None:
     assert Target.requested(LadderTarget()) == Target.of()
     assert Target.requested(LadderTarget(), before) == before
     assert Target.requested(LadderTarget(certainty=0.95), before) == Target.of(agreement=0.9, certainty=0.95)
-    assert Target.requested(LadderTarget(max_drop=2), before) == Target.of(max_drop=2)
+    assert Target.requested(LadderTarget(max_drop=2), before) == Target.of(max_drop=2, certainty=0.8)
     assert Target.of_version({"ladder": before.noted}) == Target.of_version({"declared": before.noted}) == before
     assert Target.of_version({"ladder": {"answered_early": 0.5}}) is None and Target.of_version({}) is None
     fleet = Target.of(agreement=0.9, guarantee="fleet")
@@ -173,7 +173,7 @@ def test_a_request_names_its_target_or_means_the_one_before() -> None:
     )
     urgent = replace(before, deadline_ms=50.0)
     assert Target.requested(LadderTarget(), urgent) == urgent == Target.of_version({"declared": urgent.noted})
-    assert Target.requested(LadderTarget(max_drop=2), urgent) == Target.of(max_drop=2, deadline_ms=50)
+    assert Target.requested(LadderTarget(max_drop=2), urgent) == Target.of(max_drop=2, certainty=0.8, deadline_ms=50)
     assert Target.requested(LadderTarget(deadline_ms=20), urgent).deadline_ms == 20
     assert urgent.options == "--agreement 0.9 --certainty 0.8 --deadline-ms 50"
     strict = replace(urgent, default_deadline=True, late="reject")

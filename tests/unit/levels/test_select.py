@@ -25,6 +25,7 @@ from builder.construct.hplm.states import encoded_set
 from builder.construct.tasks.dataset import TaskData, read_examples
 from builder.construct.tasks.task_objectives import objective_of
 from builder.levels.answers import StepAnswers
+from builder.levels.certificate import THRESHOLDS, Certificate
 from builder.levels.material import UnlabelledFile
 from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
@@ -166,6 +167,22 @@ def test_a_target_that_no_threshold_keeps_publishes_nothing(
     monkeypatch.setattr("builder.levels.candidate.certify", lambda *_: None)
     later = select(tiny_home, train, held_out)
     assert later.entry == laddered.entry and later.reason is not None and "keeps the ladder" in later.reason
+
+
+def test_a_ladder_by_which_hardly_any_text_leaves_is_not_published(
+    tiny_home: Home, train: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No harm among texts none of which leaves proves any threshold, and all would pay for the head."""
+    monkeypatch.setattr("builder.levels.selecting._Search._with_more", lambda _, pairs, *__: pairs)
+    for share in (0.0, 0.03):  # of two layers one is saved
+        none_leaves = Certificate(THRESHOLDS[0], 300, 0, 0.0077, share)
+        monkeypatch.setattr("builder.levels.candidate.certify", lambda *_, found=none_leaves: found)
+        without = select(tiny_home, train, held_out)
+        assert without.ladder is None and without.entry.version == 1
+        assert "threshold" not in without.figures
+        assert without.reason is not None
+        assert without.reason.startswith("hardly any text is sure enough to leave early with a drop of at most")
+        assert "nothing was published" in without.reason
 
 
 def test_texts_that_were_trained_on_certify_nothing(tiny_home: Home, train: Path, held_out: Path) -> None:
