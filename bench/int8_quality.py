@@ -39,6 +39,7 @@ from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, shared_tuning
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
 from builder.construct.tasks.metrics import Floats
+from builder.construct.tasks.ner import Ner
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.paired import paired_difference
 from builder.construct.tasks.task_objectives import objective_of
@@ -55,6 +56,8 @@ _WAYS = (_PLAIN, _ROUNDED)
 """Ways of tuning: against the plain layers, or against ones that round as int8 does."""
 _DTYPES = ("fp32", "int8")
 _ROWS_AT_ONCE = 16
+_EDITION = 2
+"""Version of the kept rows. Raise it when the measurement changes."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +81,28 @@ class Answers:
     Args:
         terms: `Objective.terms` of the answers.
         labels: The likeliest label of each answer; a row of words has several.
+        outside: The label of words that are of no entity.
     """
 
     terms: Floats
     labels: Tensor
+    outside: int | None = None
 
     @classmethod
     def of(cls, objective: Objective[Any], outputs: Sequence[Tensor], targets: Sequence[Any]) -> Answers:
-        return cls(objective.terms(outputs, targets), torch.cat([row.argmax(dim=-1) for row in outputs]))
+        labels = torch.cat([row.argmax(dim=-1) for row in outputs])
+        outside = objective.outside if isinstance(objective, Ner) else None
+        return cls(objective.terms(outputs, targets), labels, outside)
 
     def equal_labels(self, others: Answers) -> float:
-        """The share of answers whose likeliest label is that of the other ones."""
-        return float((self.labels == others.labels).double().mean())
+        """The share of answers whose likeliest label is that of the other ones; of words, those of an entity in either.
+
+        Nearly all other words keep their label whatever happens.
+        """
+        is_equal = self.labels == others.labels
+        if self.outside is not None:
+            is_equal = is_equal[(self.labels != self.outside) | (others.labels != self.outside)]
+        return float(is_equal.double().mean())
 
 
 class Engines:
@@ -179,7 +192,7 @@ class Bench:
 
     def _path(self, trials: Path, task: str, seed: int) -> Path:
         """Return a name that stands for settings, root and instructions; data and smoothing are not in it."""
-        of_all = {**asdict(replace(self._settings, seeds=())), "instructions": int8_instructions()}
+        of_all = {**asdict(replace(self._settings, seeds=())), "instructions": int8_instructions(), "edition": _EDITION}
         return trials / f"{task}-{seed}-{json_checksum({**of_all, 'root': self._root.fingerprint})[:12]}.json"
 
     def _measured(self, name: str, seeds: Sequence[int], report: Report) -> Iterator[dict[str, Any]]:

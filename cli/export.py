@@ -36,6 +36,8 @@ _MAX_SLOTS = 65_536
 _MAX_STAGES = 64
 """More than any root has upper layers."""
 _US_PER_MS = 1000
+_NAMED = 5
+"""hPLMs in one line, at most."""
 
 
 @dataclass(frozen=True)
@@ -335,13 +337,13 @@ def export(
 
     opened, registry = open_home(home)
     others = lower, batch, mode, waiting, access, traffic
-    # Wrong options are rejected before anything is measured.
-    export_settings(device, *others)
+    # Wrong options are rejected before anything is measured; what `auto` takes is known afterwards only.
+    settings = export_settings(device, *others)
+    if device.dtype != "auto":
+        _require_cuts(device, settings, opened, registry)
     settings = export_settings(device.chosen(opened, registry, typer.echo), *others)
-    if device.stages > 1 or device.device_memory is not None:
-        from builder.export.stages import require_cuts
-
-        require_cuts(opened, registry, settings, _complain)
+    if device.dtype == "auto":
+        _require_cuts(device, settings, opened, registry)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     before = _settings_before(opened.repository)
@@ -350,8 +352,28 @@ def export(
     changes = differences(before, settings_of(opened.repository)) if before else []
     for line in changes:
         typer.echo(f"  {line}")
+    if any(line.startswith("upper dtype") for line in changes):
+        _name_certified(registry)
     if before:
         typer.echo("a running server keeps its settings until it is restarted" if changes else "no setting changed")
+
+
+def _require_cuts(device: DeviceOptions, settings: ExportSettings, home: Home, registry: Registry) -> None:
+    if device.stages > 1 or device.device_memory is not None:
+        from builder.export.stages import require_cuts
+
+        require_cuts(home, registry, settings, _complain)
+
+
+def _name_certified(registry: Registry) -> None:
+    """Name the hPLMs whose early answers were certified in the dtype that goes."""
+    from backends.wire import EARLY
+
+    early = [entry.id for entry in registry.hplms() if EARLY in entry.levels]
+    if early:
+        more = f" and {len(early) - _NAMED} more" if len(early) > _NAMED else ""
+        named = ", ".join(early[:_NAMED])
+        _complain(f"certified in another dtype, so select them again ('hplm select ID'): {named}{more}")
 
 
 def _settings_before(repository: Path) -> dict[str, str]:

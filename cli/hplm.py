@@ -266,17 +266,20 @@ def _described(entry: HplmEntry) -> dict[str, Any]:
 
 
 def _in_int8(home: Home, registry: Registry, entry: HplmEntry) -> dict[str, Any]:
-    """Return the share of labels that int8 does not change, if it was measured, and the processor's instructions."""
+    """Return the share of labels that int8 does not change, and the processor's instructions.
+
+    It is null where the root was prepared for int8 without this version.
+    """
     root = registry.root(entry.domain.root)
     try:
         fidelity = read_fidelity(home.root(root.name), root.fingerprint)
     except FileError as error:
         typer.echo(f"int8_equal_labels is not known: {error}", err=True)
         return {}
-    kept = None if fidelity is None else fidelity.equal_labels_of(entry.id, entry.version)
-    if fidelity is None or kept is None:
+    if fidelity is None or entry.task == "regression":
         return {}
-    return {"int8_equal_labels": round(kept, 4), "int8_instructions": fidelity.instructions}
+    kept = fidelity.equal_labels_of(entry.id, entry.version)
+    return {"int8_equal_labels": None if kept is None else round(kept, 4), "int8_instructions": fidelity.instructions}
 
 
 def _listed(entry: HplmEntry) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backends.errors import ConflictError, InvalidArgumentError
+from backends.errors import ConflictError, FileError, InvalidArgumentError
 from backends.home import Home
 from builder.settings.device import AUTO
 from cli.map_options import MapOptions
@@ -24,6 +24,9 @@ from cli.options import (
 )
 from cli.progress import resumable_progress
 from cli.session import open_home
+
+if TYPE_CHECKING:
+    from backends.root.store import RootFolder
 
 app = typer.Typer(help="Pretrained models that hPLMs are made of.", no_args_is_help=True)
 _PLOT_LIMITS = {"max_fragments": 200_000, "max_bigrams": 100_000}
@@ -144,7 +147,22 @@ def show(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
     origin = root.manifest.origin
     more: dict[str, Any] = {key: origin[key] for key in ("trained_parts", "distillation", "config") if key in origin}
     entry = {**_described(opened, name), "fidelity": root.manifest.fidelity, "geometry": root.geometry.to_json()}
-    print_entry({**entry, **more}, as_json)
+    print_entry({**entry, **_in_int8(root), **more}, as_json)
+
+
+def _in_int8(root: RootFolder) -> dict[str, Any]:
+    """Return what an export has measured of a root in int8, if one has."""
+    from backends.root.int8_file import read_fidelity
+
+    try:
+        fidelity = read_fidelity(root.path, root.fingerprint)
+    except FileError as error:
+        typer.echo(f"what int8 changes is not known: {error}", err=True)
+        return {}
+    if fidelity is None:
+        return {}
+    figures = {"cosine": fidelity.cosine, "labels": fidelity.num_compared, "changed": fidelity.num_changed}
+    return {"int8": {**figures, "texts": fidelity.texts, "instructions": fidelity.instructions}}
 
 
 @app.command()

@@ -7,7 +7,7 @@ their smoothing before they are quantised, and the weights that read them multip
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -42,6 +42,7 @@ class Int8Fidelity:
         unreadable: hPLMs whose files, or whose domain's, could not be read.
         known_fragments: The share of the texts' fragments that the root's table has; files of before have none.
         inputs: Names the texts, the versions and the instructions that this is of.
+        num_labels: How many labels of each hPLM were compared; files of before have none, and each text counts as one.
     """
 
     cosine: float
@@ -51,10 +52,18 @@ class Int8Fidelity:
     unreadable: tuple[str, ...] = ()
     known_fragments: float | None = None
     inputs: str | None = None
+    num_labels: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def mean_equal_labels(self) -> float | None:
-        return sum(self.equal_labels.values()) / len(self.equal_labels) if self.equal_labels else None
+    def num_compared(self) -> int:
+        """Labels of all hPLMs."""
+        return sum(self.num_labels.get(hplm, self.texts) for hplm in self.equal_labels)
+
+    @property
+    def num_changed(self) -> int:
+        """Labels of all hPLMs that int8 changes."""
+        shares = self.equal_labels.items()
+        return sum(round(self.num_labels.get(hplm, self.texts) * (1 - share)) for hplm, share in shares)
 
     def equal_labels_of(self, hplm: str, version: int) -> float | None:
         return self.equal_labels.get(version_label(hplm, version))
@@ -97,6 +106,7 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
         return None
     fidelity = content.part("fidelity")
     equal_labels = fidelity.part("equal_labels")
+    num_labels = fidelity.part("num_labels") if "num_labels" in fidelity else None
     return Int8Fidelity(
         fidelity.number("cosine"),
         {name: equal_labels.number(name) for name in equal_labels.names()},
@@ -105,6 +115,7 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
         fidelity.texts("unreadable") if "unreadable" in fidelity else (),
         None if fidelity.get("known_fragments") is None else fidelity.number("known_fragments", 0, 1),
         None if fidelity.get("inputs") is None else fidelity.text("inputs"),
+        {} if num_labels is None else {name: num_labels.whole(name, 1) for name in num_labels.names()},
     )
 
 

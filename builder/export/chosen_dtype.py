@@ -40,14 +40,18 @@ def fastest_dtype_for(
         return _slower(), "there is no root yet that int8 could be measured on" + _unread(corpus)
     for name in roots:
         try:
-            fidelity = _measured(home, registry, name, corpus, report)
+            fidelity, says = _measured(home, registry, name, corpus, report)
         except InvalidArgumentError as error:
             if corpus:
                 raise
             return _slower(), f"what int8 changes is not known: {error}"
-        reason += f"; {_described(name, fidelity)}"
+        except (FileError, OSError) as error:
+            if corpus and isinstance(error, OSError):
+                raise
+            return _slower(), f"what int8 changes is not known of root {name}: {error}"
+        reason += f"; {says}"
         if not _keeps_enough(fidelity):
-            return _slower(), f"int8 changes too much: {_described(name, fidelity)}"
+            return _slower(), f"int8 changes too much: {says}"
     return dtype, reason
 
 
@@ -65,30 +69,39 @@ def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report:
     lines = [] if roots or not corpus else [f"there is no root yet to prepare{_unread(corpus)}"]
     for root in roots:
         try:
-            lines.append(_described(root.name, _measured(home, registry, root.name, corpus, report)))
+            lines.append(_measured(home, registry, root.name, corpus, report)[1])
         except InvalidArgumentError as error:
             if corpus:
                 raise
             lines.append(f"int8 less exact than it could be: {error}")
+        except (FileError, OSError) as error:
+            if corpus and isinstance(error, OSError):
+                raise
+            lines.append(f"root {root.name} is not prepared for int8: {error}")
     return lines
 
 
-def _measured(home: Home, registry: Registry, name: str, corpus: Sequence[Path], report: Report) -> Int8Fidelity:
-    """Measure a root, or read what this kind of processor measured before its texts were gone."""
+def _measured(
+    home: Home, registry: Registry, name: str, corpus: Sequence[Path], report: Report
+) -> tuple[Int8Fidelity, str]:
+    """Measure a root, or read what this kind of processor measured before its texts were gone; and say it in words."""
     try:
         fidelity = quantise_root(home, registry, name, corpus, report)
-    except InvalidArgumentError:
+    except InvalidArgumentError as error:
         stored = None if corpus else _stored(RootFolder(home.root(name)))
         if stored is None:
             raise
-        return stored
-    return fidelity
+        return stored, f"{_described(name, stored)}, measured before: {error}"
+    return fidelity, _described(name, fidelity)
 
 
 def _keeps_enough(fidelity: Int8Fidelity) -> bool:
-    """Whether int8 changes a root's answers so little that `auto` may take it; a root may have no labels yet."""
-    labels = fidelity.mean_equal_labels
-    return fidelity.cosine >= LEAST_COSINE and (labels is None or labels >= LEAST_EQUAL_LABELS)
+    """Whether int8 changes a root's answers so little that `auto` may take it; a root may have no labels yet.
+
+    One label may change, however few there are.
+    """
+    may_change = max(1.0, (1 - LEAST_EQUAL_LABELS) * fidelity.num_compared)
+    return fidelity.cosine >= LEAST_COSINE and fidelity.num_changed <= may_change
 
 
 def _stored(root: RootFolder) -> Int8Fidelity | None:
@@ -100,11 +113,12 @@ def _stored(root: RootFolder) -> Int8Fidelity | None:
 
 
 def _described(name: str, fidelity: Int8Fidelity) -> str:
-    labels = fidelity.mean_equal_labels
+    count = fidelity.num_compared
     kept = "no labels to compare"
-    if labels is not None:
+    if count:
         worst = min(fidelity.equal_labels, key=lambda hplm: fidelity.equal_labels[hplm])
-        kept = f"{labels:.1%} of labels equal, fewest of {worst} ({fidelity.equal_labels[worst]:.1%})"
+        share = 1 - fidelity.num_changed / count
+        kept = f"{share:.1%} of {count:,} labels equal, fewest of {worst} ({fidelity.equal_labels[worst]:.1%})"
     unreadable = f"; cannot be read: {', '.join(fidelity.unreadable)}" if fidelity.unreadable else ""
     texts = f"{fidelity.texts} texts"
     if fidelity.known_fragments is not None:

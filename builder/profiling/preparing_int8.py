@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.head import Head
 from backends.adapters.pooling import NO_POOLING
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import FileError, InvalidArgumentError
+from backends.errors import FileError, FormatVersionError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
@@ -48,9 +48,11 @@ from builder.requests.domains import GENERAL_DOMAIN
 MIN_TEXTS = 16
 """With eight texts smoothing gains what it gains with hundreds."""
 ItemT = TypeVar("ItemT")
-_METHOD = 1
+_METHOD = 2
 """Counts up when roots are measured in another way, so that each is measured again."""
 _MAX_TEXTS = 96
+_MAX_READ = 64 * _MAX_TEXTS
+"""Of which the different ones are found; a corpus may repeat a line again and again."""
 _MAX_HPLMS = 32
 _LOGGER = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 16
@@ -74,12 +76,13 @@ def quantise_root(
 
     Raises:
         InvalidArgumentError: There are too few texts.
+        FileError: A file of the root or of its general domain is damaged, or what is stored is of a newer format.
     """
     root = RootFolder(home.root(name))
     texts, general = _texts(root, corpus, report), registry.domain(name, GENERAL_DOMAIN)
     # Numbers have no labels.
     compared = _spread(
-        [entry for entry in registry.hplms() if entry.domain.root == name and entry.task != "regression"]
+        [entry for entry in registry.hplms() if entry.domain.root == name and entry.task != "regression"], _MAX_HPLMS
     )
     inputs = _inputs(general, compared, texts)
     if (stored := _stored(root, inputs)) is not None:
@@ -102,6 +105,8 @@ def _stored(root: RootFolder, inputs: str) -> Int8Fidelity | None:
     """Read what was measured of the same inputs, if it was and every file could be read."""
     try:
         stored = read_fidelity(root.path, root.fingerprint)
+    except FormatVersionError:
+        raise
     except FileError:
         return None
     return stored if stored is not None and stored.inputs == inputs and not stored.unreadable else None
@@ -123,8 +128,8 @@ def _texts(root: RootFolder, corpus: Sequence[Path], report: Report) -> list[str
             f"root {root.manifest.name!r}: the files that it was made from are gone; name others with --int8-corpus"
         )
     in_turn = _counted([files], f"{root.manifest.name}: read texts", report)
-    (sampled,) = (whole_corpus(each).sample(_MAX_TEXTS) for each in in_turn)
-    texts = list(dict.fromkeys(sampled))
+    (sampled,) = (whole_corpus(each).sample(_MAX_READ) for each in in_turn)
+    texts = _spread(list(dict.fromkeys(sampled)), _MAX_TEXTS)
     if len(texts) < MIN_TEXTS:
         raise InvalidArgumentError(
             f"root {root.manifest.name!r}: int8 is measured on at least {MIN_TEXTS} different texts, not {len(texts)}; "
@@ -202,10 +207,10 @@ def _balanced(inputs: Tensor, weight: Tensor) -> Tensor:
     return (ratio / ratio.log().mean().exp()).clamp(1 / _MOST_SMOOTHED, _MOST_SMOOTHED)
 
 
-def _spread(entries: Sequence[HplmEntry]) -> list[HplmEntry]:
-    """Return `_MAX_HPLMS` of them, or all if they are fewer."""
-    count = min(len(entries), _MAX_HPLMS)
-    return [entries[number * len(entries) // count] for number in range(count)]
+def _spread(items: Sequence[ItemT], most: int) -> list[ItemT]:
+    """Return `most` of them, evenly spread, or all if they are fewer."""
+    count = min(len(items), most)
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def _fidelity(
@@ -224,7 +229,7 @@ def _fidelity(
     states = [_answers(stack, 0, _states_as_answers(root), of_root) for stack in in_turn]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
     encoded: dict[tuple[DomainEntry, bool], _Encoded] = {}
-    equal: dict[str, float] = {}
+    equal: dict[str, EqualLabels] = {}
     unreadable: list[str] = []
     for entry in _counted(compared, f"{root.manifest.name}: compare hPLMs", report):
         name, read = version_label(entry.id, entry.version), (entry.domain, entry.pair)
@@ -237,12 +242,18 @@ def _fidelity(
             _LOGGER.warning("%s is not compared: %s", name, error)
             continue
         ours, exact = (_answers(stack, entry.key, artifact, encoded[read]) for stack in stacks)
-        share = equal_labels(artifact, ours, exact, encoded[read].first_tokens)
-        if share is not None:
-            equal[name] = share
-    cosine = round(float(torch.cat(cosines).mean()), 5)
-    known = round(of_root.known, 5)
-    return Int8Fidelity(cosine, equal, len(texts), int8_instructions(), tuple(unreadable), known)
+        found = equal_labels(artifact, ours, exact, encoded[read].first_tokens)
+        if found.num_compared:
+            equal[name] = found
+    return Int8Fidelity(
+        cosine=round(float(torch.cat(cosines).mean()), 5),
+        equal_labels={name: found.num_equal / found.num_compared for name, found in equal.items()},
+        texts=len(texts),
+        instructions=int8_instructions(),
+        unreadable=tuple(unreadable),
+        known_fragments=round(of_root.known, 5),
+        num_labels={name: found.num_compared for name, found in equal.items()},
+    )
 
 
 def _states_as_answers(root: RootFolder) -> HplmArtifact:
@@ -264,13 +275,20 @@ def _answers(stack: UpperStack, key: int, artifact: HplmArtifact, encoded: _Enco
     return answers
 
 
+class EqualLabels(NamedTuple):
+    """How many labels are the same in two answers to the same texts."""
+
+    num_equal: int
+    num_compared: int
+
+
 def equal_labels(
     artifact: HplmArtifact, ours: Sequence[Tensor], exact: Sequence[Tensor], first_tokens: Sequence[Tensor]
-) -> float | None:
-    """Return the share of texts whose label is the same in both answers.
+) -> EqualLabels:
+    """Compare the labels of texts.
 
-    For NER it is that of the words which are of an entity in either, as nearly all others keep their "O" whatever
-    happens; None if no word is of one.
+    For NER these are the words which are of an entity in either answer, as nearly all others keep their "O" whatever
+    happens; there may be none.
 
     Shape: ours, exact `[C]` each, for NER `[L, C]`; first_tokens `[W]` each.
     """
@@ -280,7 +298,7 @@ def equal_labels(
         of_entity = torch.tensor([label.startswith(("B-", "I-")) for label in artifact.labels])
         counted = of_entity[labels] | of_entity[others]
         labels, others = labels[counted], others[counted]
-    return float((labels == others).double().mean()) if len(labels) else None
+    return EqualLabels(int((labels == others).sum()), len(labels))
 
 
 def _labels(answers: Sequence[Tensor], words: Sequence[Tensor] | None) -> Tensor:

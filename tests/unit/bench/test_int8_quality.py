@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,14 @@ def test_a_row_compares_int8_with_fp32_for_each_way() -> None:
     row = _row("task", 17, objective, {"plain": plain, "rounded": plain})
     assert (row["plain: fp32"], row["plain: int8"], row["rounded: equal labels"]) == (100, 75, 0.75)
     assert row["plain: lost (95 %)"].startswith("25.00 (")
+
+
+def test_labels_of_words_outside_entities_do_not_count() -> None:
+    terms = np.zeros((1, 3))
+    exact = Answers(terms, torch.tensor([0, 0, 1, 2, 0]), outside=0)
+    quantised = Answers(terms, torch.tensor([0, 1, 1, 0, 0]), outside=0)
+    assert exact.equal_labels(quantised) == pytest.approx(1 / 3)
+    assert replace(exact, outside=None).equal_labels(quantised) == pytest.approx(3 / 5)
 
 
 def test_figures_are_of_what_users_get_and_beside_it_of_rounding() -> None:

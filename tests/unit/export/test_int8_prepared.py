@@ -104,7 +104,8 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
     said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", foreign)
     assert int(re.search(r"has (\d+)% of their fragments", said)[1]) < 10  # type: ignore[index]
     assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
-    assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8")
+    said = export(run_hplm, tiny_home, "--dtype", "int8")
+    assert "on 20 texts" in said and "measured before: root 'tiny': the files that it was made from are gone" in said
     path = tiny_home.root("tiny") / "int8.json"
     content = read_json(path)
     content["fidelity"]["instructions"] = "those of another processor"
@@ -154,11 +155,21 @@ def test_too_few_texts_are_an_error(tiny_home: Home, run_hplm: Run, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("equal_labels", "keeps"),
-    [({}, True), ({"a/b@1": 0.0}, False), ({"a/b@1": float("nan")}, False), ({"a/b@1": 1.0, "a/c@1": 0.98}, True)],
+    ("equal", "keeps"),
+    [
+        ({}, True),
+        ({"a/b@1": (0, 16)}, False),
+        ({"a/b@1": (15, 16)}, True),
+        ({"a/b@1": (14, 16)}, False),
+        ({"a/b@1": (960, 960), "a/tagger@1": (1, 2)}, True),
+        ({"a/b@1": (960, 960), "a/tagger@1": (70, 100)}, False),
+    ],
 )
-def test_the_labels_that_stay_decide(equal_labels: dict[str, float], keeps: bool) -> None:
-    assert chosen_dtype._keeps_enough(Int8Fidelity(0.999, equal_labels, 16)) is keeps
+def test_the_labels_that_stay_decide(equal: dict[str, tuple[int, int]], keeps: bool) -> None:
+    """All of them together: one of an hPLM that has two is no half of its root's."""
+    shares = {hplm: of / count for hplm, (of, count) in equal.items()}
+    counts = {hplm: count for hplm, (_, count) in equal.items()}
+    assert chosen_dtype._keeps_enough(Int8Fidelity(0.999, shares, 16, num_labels=counts)) is keeps
 
 
 def test_labels_of_words_outside_entities_do_not_count() -> None:
@@ -169,11 +180,11 @@ def test_labels_of_words_outside_entities_do_not_count() -> None:
     exact = torch.eye(3)[[0, 2, 0, 1, 0, 2, 2, 2, 1]]
     # Of token 3 an entity is lost, of 6 one is found; 0, 4 and 8 are no words.
     ours = torch.eye(3)[[1, 2, 0, 2, 1, 2, 0, 2, 0]]
-    assert equal_labels(tagger, [ours], [exact], [words]) == pytest.approx(1 / 3)
+    assert equal_labels(tagger, [ours], [exact], [words]) == (1, 3)
     outside = [torch.eye(3)[[2, 2, 2]]]
-    assert equal_labels(tagger, outside, outside, [torch.tensor([1], dtype=torch.int32)]) is None
+    assert equal_labels(tagger, outside, outside, [torch.tensor([1], dtype=torch.int32)]) == (0, 0)
     sorter = HplmArtifact("acme/topic", "root", "classification", ("a", "b", "c"), "cls", AdapterSet(), head)
-    assert equal_labels(sorter, [*torch.eye(3)], [torch.eye(3)[0]] * 3, [words] * 3) == pytest.approx(1 / 3)
+    assert equal_labels(sorter, [*torch.eye(3)], [torch.eye(3)[0]] * 3, [words] * 3) == (1, 3)
 
 
 def test_hplms_of_pairs_are_compared_on_pairs(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,10 +229,25 @@ def test_a_damaged_domain_costs_its_own_hplms_only(tiny_home: Home, run_hplm: Ru
     assert fidelity is not None and fidelity.equal_labels.keys() == {"globex/topic@1", "initech/mood@1"}
 
 
+@pytest.mark.parametrize("dtype", ["int8", "auto"])
+def test_a_damaged_root_does_not_keep_others_from_an_export(tiny_home: Home, run_hplm: Run, dtype: str) -> None:
+    (tiny_home.root("tiny") / "upper.safetensors").write_bytes(b"damaged")
+    said = export(run_hplm, tiny_home, "--dtype", dtype)
+    assert "upper.safetensors" in said and "Traceback" not in said
+    assert ("is not prepared for int8" if dtype == "int8" else "what int8 changes is not known of root tiny") in said
+    assert settings_of(tiny_home.repository)["upper dtype"] in (["int8"] if dtype == "int8" else ["bf16", "fp32"])
+
+
+def test_texts_that_are_often_repeated_are_still_found(tiny_home: Home, run_hplm: Run, tmp_path: Path) -> None:
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("".join(f"Question:\nthe {number} red and green things\n" for number in range(480)))
+    assert "on 96 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+
+
 def test_hplms_that_are_compared_are_spread_over_all() -> None:
-    assert preparing_int8._spread(list(range(5))) == list(range(5))  # type: ignore[arg-type,comparison-overlap]
-    spread = preparing_int8._spread(list(range(1000)))  # type: ignore[arg-type]
-    assert len(set(spread)) == 32 and spread[-1] > 900  # type: ignore[operator]
+    assert preparing_int8._spread(range(5), 32) == list(range(5))
+    spread = preparing_int8._spread(range(1000), 32)
+    assert len(set(spread)) == 32 and spread[-1] > 900
 
 
 def test_smoothing_balances_inputs_and_weights(tiny_home: Home) -> None:

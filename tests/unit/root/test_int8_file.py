@@ -21,7 +21,14 @@ from backends.storage import read_json, write_json
 
 GEOMETRY = RootGeometry(100, 8, 16, 2, 1, 2, 32, 2, 1e-12, "gelu")
 FIDELITY = Int8Fidelity(
-    0.9995, {"acme/area@1": 0.99, "acme/topic@2": 0.97}, 96, "VNNI", ("acme/lost@1",), 0.75, "texts and versions"
+    0.9995,
+    {"acme/area@1": 0.99, "acme/topic@2": 0.97},
+    96,
+    "VNNI",
+    ("acme/lost@1",),
+    0.75,
+    "texts and versions",
+    {"acme/area@1": 300, "acme/topic@2": 100},
 )
 
 
@@ -39,7 +46,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     for key, channels in quantisation.smoothing.items():
         torch.testing.assert_close(smoothing[key], channels, rtol=1e-4, atol=0)
     fidelity = read_fidelity(tmp_path, "root1")
-    assert fidelity == FIDELITY and fidelity.mean_equal_labels == pytest.approx(0.98)
+    assert fidelity == FIDELITY and (fidelity.num_compared, fidelity.num_changed) == (400, 6)
     assert fidelity.equal_labels_of("acme/topic", 2) == 0.97 and fidelity.equal_labels_of("acme/topic", 1) is None
 
 
@@ -47,10 +54,12 @@ def test_a_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     written(tmp_path)
     path = tmp_path / "int8.json"
     content = read_json(path)
-    for later in ("instructions", "unreadable", "known_fragments", "inputs"):
+    for later in ("instructions", "unreadable", "known_fragments", "inputs", "num_labels"):
         del content["fidelity"][later]
     write_json(path, content)
-    assert read_fidelity(tmp_path, "root1") == Int8Fidelity(FIDELITY.cosine, FIDELITY.equal_labels, FIDELITY.texts)
+    fidelity = read_fidelity(tmp_path, "root1")
+    assert fidelity == Int8Fidelity(FIDELITY.cosine, FIDELITY.equal_labels, FIDELITY.texts)
+    assert (fidelity.num_compared, fidelity.num_changed) == (2 * 96, 4)
 
 
 def test_a_root_may_have_none(tmp_path: Path) -> None:
