@@ -53,7 +53,9 @@ OpenAsk = Callable[[Target], AbstractAsyncContextManager[Ask]]
 @asynccontextmanager
 async def open_sdk(target: Target) -> AsyncIterator[Ask]:
     """Ask through the SDK, without repetition."""
-    async with AsyncHplmClient(target.url, target.protocol, retries=0) as client:
+    # The schedule says which deadlines there are, whatever the environment says of those of other programs.
+    sdk = AsyncHplmClient(target.url, target.protocol, retries=0)
+    async with sdk.with_options(deadline_ms=None, timeout_s=None) as client:
 
         async def ask(request: Request) -> Answer:
             return await client.infer(

@@ -11,7 +11,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from hplm_client import ClientError, HplmClient, InvalidRequestError, NotFoundError, environment
-from hplm_client.address import parse_address
+from hplm_client.address import Address, parse_addresses
 from loadtest.errors import MissingError
 from loadtest.sender import Target
 
@@ -29,7 +29,7 @@ def check_hplms(target: Target, hplms: Sequence[str], level: str | None = None) 
         MissingError: The server does not know one of them.
         ClientError: It cannot be reached, or rejects a request.
     """
-    with HplmClient(target.url, target.protocol) as client:
+    with HplmClient(target.url, target.protocol).with_options(deadline_ms=None, timeout_s=None) as client:
         return pairs_among(client, hplms, target.url, level)
 
 
@@ -52,8 +52,11 @@ def pairs_among(client: HplmClient, hplms: Sequence[str], url: str, level: str |
 
 
 def batch_counts(target: Target) -> dict[int, int] | None:
-    """Count the batches that Triton handed to the upper model, by their rows; None if the server does not say."""
-    address = parse_address(target.url, target.protocol)
+    """Count the batches that Triton handed to the upper model, by their rows; None if the server does not say.
+
+    Of several servers it is asked of the first.
+    """
+    address = _first_address(target)
     try:
         if address.protocol == "grpc":
             with tritonclient.grpc.InferenceServerClient(str(address), **_encryption()) as client:
@@ -67,7 +70,7 @@ def batch_counts(target: Target) -> dict[int, int] | None:
 
 def server_settings(target: Target) -> dict[str, str]:
     """Read the server's version and the settings of its models; what it does not say is left out."""
-    address = parse_address(target.url, target.protocol)
+    address = _first_address(target)
     try:
         if address.protocol == "grpc":
             with tritonclient.grpc.InferenceServerClient(str(address), **_encryption()) as client:
@@ -91,6 +94,10 @@ def server_settings(target: Target) -> dict[str, str]:
     if "upper slots" in settings:
         settings["upper slots"] = str(int(settings["upper slots"]) - 1)  # slot 0 stands for no adapter
     return settings
+
+
+def _first_address(target: Target) -> Address:
+    return parse_addresses(target.url, target.protocol)[0]
 
 
 def _fetched(url: str) -> Any:

@@ -141,8 +141,7 @@ class QueueSettings:
 
     @property
     def max_rows_of_request(self) -> int:
-        most = min(self.max_rows, self.max_rows_of_tenant)
-        return most if self.request_rows is None else min(self.request_rows, most)
+        return self.max_rows if self.request_rows is None else min(self.request_rows, self.max_rows)
 
     @classmethod
     def from_model(cls, settings: ModelSettings, instances: int) -> QueueSettings:

@@ -33,7 +33,7 @@ def parse_address(url: str, protocol: Protocol | None = None) -> Address:
     scheme, has_scheme, rest = url.rpartition(_SCHEME_END)
     chosen = scheme if has_scheme else protocol or "grpc"
     if chosen not in _DEFAULT_PORTS:
-        raise InvalidRequestError(f"unknown protocol {chosen!r}; use 'grpc' or 'http'")
+        raise InvalidRequestError(f"unknown protocol {chosen!r}; use 'grpc' or 'http'{_how_encrypted(chosen)}")
     if protocol is not None and protocol != chosen:
         raise InvalidRequestError(f"{url!r} and protocol={protocol!r} contradict each other")
     try:
@@ -65,6 +65,10 @@ def parse_addresses(urls: Urls, protocol: Protocol | None = None) -> tuple[Addre
     if not addresses:
         raise InvalidRequestError("a client needs an address; its list is empty")
     return tuple(addresses)
+
+
+def _how_encrypted(scheme: str) -> str:
+    return ", which ssl= or HPLM_CA encrypts" if scheme in ("https", "grpcs") else ""
 
 
 def _listed(urls: Urls) -> list[str]:

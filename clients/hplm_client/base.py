@@ -14,7 +14,7 @@ from hplm_client.certificates import Certificates, Ssl, certificates_of
 from hplm_client.choice import Choice
 from hplm_client.conversation import Speaker
 from hplm_client.errors import ClosedError, InvalidRequestError
-from hplm_client.limits import RetryPolicy, check_count, check_deadline
+from hplm_client.limits import RetryBudget, RetryPolicy, check_count, check_deadline
 from hplm_client.request import Request
 from hplm_client.workload import OnError, RequestLike, Workload
 
@@ -77,6 +77,7 @@ class ClientBase(ABC, Generic[TransportT]):
     ) -> None:
         addresses = parse_addresses(environment.url() if url is None or url == "" else url, protocol)
         self._choice = Choice(len(addresses))
+        self._budget = RetryBudget()
         self._set_options(
             {
                 "timeout_s": environment.timeout_s() if timeout_s is None else timeout_s,
@@ -105,7 +106,7 @@ class ClientBase(ABC, Generic[TransportT]):
         _check_token(options["token"])
         self._options = options
         self._speaker = Speaker(
-            RetryPolicy(options["retries"]), options["token"], options["timeout_s"], choice=self._choice
+            RetryPolicy(options["retries"]), options["token"], options["timeout_s"], self._budget, self._choice
         )
         self._deadline_ms = options["deadline_ms"]
         self._concurrency = check_count("concurrency", options["concurrency"])

@@ -124,7 +124,7 @@ class Workload:
         if len(self._outcomes) == 1:
             return False
         may_be_answered = self._pace.note_rejected(len(chunk), rejection.retry_after_s or 0.0)
-        in_time = self.ends_at is None or time.monotonic() + (rejection.retry_after_s or 0.0) < self.ends_at
+        in_time = self.ends_at is None or self._pace.resumes_at < self.ends_at
         if not may_be_answered or not in_time or self._is_abandoned:
             return False
         self._pending.extendleft(reversed(chunk.halves()))

@@ -10,7 +10,7 @@ from typing import Any
 from locust.env import Environment
 
 from hplm_client import Answer, ClientError, Request
-from hplm_client.address import parse_address
+from hplm_client.address import parse_addresses
 from hplm_client.limits import check_deadline
 from loadtest.outcome import Kind, Outcome
 from loadtest.users.greenlets import GreenletClient
@@ -32,7 +32,7 @@ class UserClient:
 
     def __init__(self, environment: Environment, url: str, due: Callable[[], float]) -> None:
         self._environment = environment
-        self._protocol = parse_address(url).protocol
+        self._protocol = parse_addresses(url)[0].protocol
         self._sdk = _shared_sdk(environment, url)
         self._due = due
 
@@ -107,7 +107,7 @@ def _shared_sdk(environment: Environment, url: str) -> GreenletClient:
     """Return the one SDK client of this process for a server: it serves all users, without retries."""
     key = id(environment), url
     if key not in _SDKS:
-        client = _SDKS[key] = GreenletClient(url, retries=0)
+        client = _SDKS[key] = GreenletClient(url, retries=0).with_options(deadline_ms=None, timeout_s=None)
 
         def close(**_: Any) -> None:
             client.close()

@@ -137,6 +137,13 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) 
         client.with_options(**options)
 
 
+def test_clients_with_other_options_share_the_retry_budget() -> None:
+    with HplmClient("localhost:1") as client:
+        budgets = [client.with_options(deadline_ms=number)._speaker.budget for number in (100, 200)]
+        assert sum(budget.take() for budget in budgets * 10) == 10
+        assert not client._speaker.budget.take()
+
+
 def test_options_that_there_are_not_are_refused() -> None:
     with (
         HplmClient("localhost:1") as client,

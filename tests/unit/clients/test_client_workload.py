@@ -6,6 +6,7 @@ import time
 import pytest
 
 from hplm_client import ClientError, InvalidRequestError, NotFoundError, Request, ServerError, UnavailableError, Value
+from hplm_client.pace import Pace
 from hplm_client.workload import Chunk, Hold, RequestLike, Workload
 from seeds import SEED
 from waiting import LIMIT_S
@@ -87,6 +88,55 @@ def test_a_call_ends_although_every_row_is_rejected() -> None:
             if isinstance(chunk, Chunk):
                 workload.settle(chunk, rejected(3600.0, len(chunk)))
         assert [type(outcome) for outcome in workload.outcomes()] == [UnavailableError] * 4
+
+
+def test_a_server_that_rejects_everything_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred calls whose deadline no row can meet, of a server that says each time: in ten milliseconds."""
+    now_s = 0.0
+    monkeypatch.setattr("hplm_client.pace.time.monotonic", lambda: now_s)
+    workloads = [Workload([("a/b", "x")] * 16, 16, "return", 16, deadline_ms=1) for _ in range(100)]
+    sent: list[float] = []
+    while workloads:
+        for workload in list(workloads):
+            step = workload.take()
+            if step is None:
+                workloads.remove(workload)
+            elif isinstance(step, Chunk):
+                sent.append(now_s)
+                workload.settle(step, rejected(0.01, len(step)))
+        now_s += 0.01
+    assert 9 < now_s < 20, "they wait for ten seconds without an answer"
+    assert sum(3 < at_s < 9 for at_s in sent) <= 100 * 7, "once a second each, no more"
+
+
+def test_an_answer_ends_the_longer_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("hplm_client.pace.time.monotonic", lambda: now_s)
+    pace = Pace(1, 16, 0.1)
+
+    def pause_s() -> float:
+        nonlocal now_s
+        began_s = now_s
+        while not pace.may_send(1):
+            now_s += 0.001
+        return now_s - began_s
+
+    def rejected_times(count: int) -> float:
+        for _ in range(count):
+            pace.note_sent(1)
+            pace.note_rejected(1, 0.02)
+            last_s = pause_s()
+        return last_s
+
+    assert rejected_times(1) < 0.032 and 0.15 < rejected_times(3) < 0.25
+    pace.note_sent(1)
+    pace.note_answered(1, 0.01)
+    assert rejected_times(1) < 0.032
+    for _ in range(8):
+        pace.note_sent(1)
+    for _ in range(8):  # of one moment, so they say no more than one of them
+        pace.note_rejected(1, 0.02)
+    assert pause_s() < 0.065
 
 
 def test_every_request_is_in_one_chunk_of_its_kind_and_answers_keep_order() -> None:

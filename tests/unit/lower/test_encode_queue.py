@@ -372,3 +372,19 @@ def test_a_tenant_with_a_quota_of_its_own_gets_no_more(service: LowerService, ti
     finally:
         queue.close()
         registry.close()
+
+
+def test_a_quota_of_its_own_may_be_larger_than_that_of_all(service: LowerService, tiny_home: Home) -> None:
+    registry = Registry.open(tiny_home)
+    registry.quotas.set("globex", {"waiting_rows": 16})
+    registry.close()
+    service._snapshot.refresh()
+    queue = EncodeQueue(service, QueueSettings(tenant_quota=8))
+    try:
+        for hplm, most in (("acme/topic", 8), ("globex/topic", 16)):
+            asked = [TextRequest([hplm.encode()] * rows, [b"cat"] * rows, "") for rows in (most + 1, most)]
+            too_large, fitting = (queue.add(request, lambda _: None) for request in asked)
+            assert isinstance(too_large, InvalidArgumentError) and f"{most + 1} rows" in str(too_large)
+            assert fitting is None
+    finally:
+        queue.close()
