@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from backends.errors import InvalidArgumentError
+from cli.failures import rejection_facts
 from hplm_client import Answer, Classification, ClientError, Entities, InvalidRequestError, Value
 from hplm_client.workload import RequestLike
 
@@ -42,7 +43,7 @@ def request_of(hplm: str, text: str, pair: str | None) -> RequestLike:
 def answer_as_json(outcome: Answer | ClientError) -> dict[str, Any]:
     """Return an answer, or the error in its stead, so that the answers of other texts keep their positions."""
     if isinstance(outcome, ClientError):
-        return {"error": {"code": outcome.code, "message": str(outcome)}}
+        return {"error": {"code": outcome.code, "message": str(outcome), **rejection_facts(outcome)}}
     fields = asdict(outcome)
     if outcome.level is None:  # it has no ladder, so there is nothing to tell of it
         fields = {name: value for name, value in fields.items() if name not in ("level", "confidence", "doubtful")}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -69,14 +70,19 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Failure:
-    """One line for the user; `hint` is what to do about it, where the line says so after a semicolon."""
+    """One line for the user; `hint` is what to do about it, where the line says so after a semicolon.
+
+    A server's rejection has no hint, but `rejection_facts`.
+    """
 
     exit_code: int
     message: str
+    rejection: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        message, _, hint = self.message.partition("; ")
-        return {"code": _CODES[self.exit_code], "message": message, "hint": hint or None, "exit_code": self.exit_code}
+        message, _, hint = (self.message, "", "") if self.rejection else self.message.partition("; ")
+        described = {"code": _CODES[self.exit_code], "message": message, "hint": hint or None}
+        return {**described, "exit_code": self.exit_code, **self.rejection}
 
 
 def described(error: Exception) -> Failure | None:
@@ -85,7 +91,15 @@ def described(error: Exception) -> Failure | None:
     if message is None:
         return None
     exit_code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), exit_codes.FAILED)
-    return Failure(exit_code, message)
+    return Failure(exit_code, message, rejection_facts(error))
+
+
+def rejection_facts(error: Exception) -> dict[str, Any]:
+    """Return what a server says of a rejection beside the message; nothing of another error."""
+    if not isinstance(error, RejectedError) or error.reason is None:
+        return {}
+    retry_after_ms = None if error.retry_after_s is None else round(1000 * error.retry_after_s)
+    return {"reason": error.reason, "retry_after_ms": retry_after_ms}
 
 
 def _message(error: Exception) -> str | None:

@@ -34,6 +34,7 @@ from backends.registry.position import KEPT_PUBLICATIONS, Position, position_que
 from backends.registry.rows import read_json_column
 from backends.registry.schema import PublicationRow, State
 
+NO_HOME_REMEDY = "'hplm root add' makes one, --home or HPLM_HOME names another"
 PATIENCE_S = 6.0
 """Time for which a busy, silent or unreachable database is waited for, unless a caller has less."""
 _STATEMENT_S = 30.0
@@ -208,7 +209,7 @@ def require_file(url: URL, home: Home) -> None:
     if is_sqlite(url) and url.database and not Path(url.database).exists():
         if home.holds_models:
             raise NotFoundError(f"home {home.path} lacks its registry, {url.database}; put it back from a backup")
-        raise NotFoundError(f"there is no home at {home.path}: {url.database} is missing; 'hplm root add' makes one")
+        raise NotFoundError(f"there is no home at {home.path}: {url.database} is missing; {NO_HOME_REMEDY}")
 
 
 def _engine(url: URL, **connect_args: float) -> Engine:

@@ -8,7 +8,7 @@ from sqlalchemy import inspect
 
 from backends.errors import FormatVersionError, NotFoundError
 from backends.home import Home
-from backends.registry.database import Database, clear_errors, parsed_url, require_file
+from backends.registry.database import NO_HOME_REMEDY, Database, clear_errors, parsed_url, require_file
 from backends.registry.migration import migrate
 from backends.registry.rows import row_fields
 from backends.registry.schema import REGISTRY_FORMAT_VERSION, AuditEndRow, Base, State
@@ -19,7 +19,7 @@ def open_database(home: Home, create: bool) -> Database:
     if create:
         home.path.mkdir(parents=True, exist_ok=True)
     elif not home.path.is_dir():
-        raise NotFoundError(f"there is no home at {home.path}; 'hplm root add' makes one")
+        raise NotFoundError(f"there is no home at {home.path}; {NO_HOME_REMEDY}")
     else:
         require_file(parsed_url(home.registry_url), home)
     database = Database.connect(home.registry_url)

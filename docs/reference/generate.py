@@ -6,34 +6,41 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer
+from pydantic_core import to_json
 
 import hplm_client
-from builder.settings.domain import Pace
 from builder.settings.hplm import TuneSettings
 from cli import exit_codes
 from cli.app import app
-from cli.export import AccessOptions, BatchOptions, DeviceOptions, LowerOptions, ModeOptions, WaitingOptions
+from cli.export import export
 
 HEAD = "<!-- Written by `make reference` from the code; do not edit. -->\n"
 EXPORT_GROUPS = {
-    "Device": DeviceOptions,
-    "Lower model": LowerOptions,
-    "Batches": BatchOptions,
-    "Mode": ModeOptions,
-    "Waiting and rejecting": WaitingOptions,
-    "Access": AccessOptions,
+    "device": "Device",
+    "lower": "Lower model",
+    "batch": "Batches",
+    "mode": "Mode",
+    "waiting": "Waiting and rejecting",
+    "access": "Access",
+    "traffic": "Recording traffic",
 }
+"""Titles of the groups of its options, as its signature names them."""
 VARIABLES = {
     "HPLM_HOME": "the home of every command, and of a server whose repository lies elsewhere",
     "HPLM_POLICY": "the policy of one run of the server; goes before the export's",
     "HPLM_AUTH": "who may ask, for one run of the server: `off` or `tokens`; goes before the export's",
     "HPLM_RECORD_TRAFFIC": "whether one run of the server records its traffic: `1` or `0`; goes before the export's",
     "HPLM_ROOTS": "roots that one run of the server loads at its start, set by `hplm fleet apply`; without it all",
-    "HPLM_URL": "the server of `hplm infer`, of `HplmClient()` and of Locust users",
+    "HPLM_INSECURE": "`1`: `hplm serve` and `hplm fleet serve` listen beyond this machine without tokens",
+    "HPLM_REGISTRY_URL": "the [registry](../how-to/use-postgresql.md) of every command, and of a server; without it "
+    "the home's own file",
+    "HPLM_LOCAL": "a folder of this machine's own for `hplm fleet`, where several machines share a home",
+    "HPLM_URL": "the server of `hplm infer`, of `hplm loadtest`, of `HplmClient()` and of Locust users",
     "HPLM_TOKEN": "the token of `HplmClient()`, of `hplm infer` and of load tests",
     "HPLM_TOKEN_FILE": "a file with that token, where HPLM_TOKEN is not set",
     "HPLM_CA": "a file with the authorities that `HplmClient()` trusts; encrypts its connection",
@@ -41,6 +48,24 @@ VARIABLES = {
     "HPLM_KEY": "a file with its key",
     "HPLM_TIMEOUT": "the timeout of `HplmClient()`: 30s, 500ms, or seconds",
     "HPLM_DEADLINE": "the deadline of `HplmClient()`: 300ms, 2s, or milliseconds",
+}
+TUNING = {
+    "recipe": "which adapters an hPLM gets; a file names only what it replaces",
+    "pooling": "what the head reads: `mean` of all tokens, or `cls`",
+    "epochs": "how often each text is met; the best epoch is kept. With a teacher the default is 2",
+    "rows_per_batch": "texts of a step",
+    "learning_rate": "of the adapters, at most 1; it falls to nothing in the last epoch",
+    "head_learning_rate": "of the head; without it that of the adapters",
+    "weight_decay": "0 to below 1",
+    "label_smoothing": "0 to below 1",
+    "dropout": "of what the head reads, 0 to below 1",
+    "class_weights": "`balanced`: rare classes count more",
+    "patience": "epochs without a better dev result that end the tuning; without it none do",
+    "ema_decay": "above 0: a running average of the weights is kept instead of the last ones",
+    "distil_weight": "how much a teacher's answers count against the labels, 0 to 1",
+    "states_weight": "how much it counts besides that the head reads what the teacher's reads, 0 to 1000",
+    "temperature": "what a teacher's answers are softened by",
+    "seed": "of order, dropout and first weights",
 }
 
 
@@ -53,7 +78,8 @@ def command_line() -> str:
     commands = [_command(path, command) for path, command in _commands(typer.main.get_command(app))]
     errors = (
         "An error is one line on stderr. With `--json` it is "
-        '`{"error": {"code", "message", "hint", "exit_code"}}`. In a pipe, tables are columns separated by TABs.'
+        '`{"error": {"code", "message", "hint", "exit_code"}}`; of a rejection also its `reason` and `retry_after_ms` '
+        "([errors](errors.md)). In a pipe, tables are columns separated by TABs."
     )
     return "\n\n".join(["# Command line", "Every command has `--help`.", errors, _exit_codes(), *commands])
 
@@ -78,18 +104,18 @@ def settings() -> str:
         "## hplm export",
         "What a server runs with. `hplm export` prints what changed; a server reads it at its start.",
     ]
-    export = next(command for path, command in _commands(typer.main.get_command(app)) if path == "export")
-    options = {parameter.name: parameter for parameter in export.params}
-    for title, group in EXPORT_GROUPS.items():
-        rows = [_option_row(options[name]) for name in get_type_hints(group)]
-        parts.append(f"### {title}\n\n{_table(('option', 'default', 'says'), rows)}")
+    command = next(command for path, command in _commands(typer.main.get_command(app)) if path == "export")
+    options = {parameter.name: parameter for parameter in command.params}
+    for group, kind in get_type_hints(export).items():
+        if group not in ("home", "return"):
+            rows = [_option_row(options[name]) for name in get_type_hints(kind)]
+            parts.append(f"### {EXPORT_GROUPS[group]}\n\n{_table(('option', 'default', 'says'), rows)}")
     parts.append("## Environment")
     parts.append(_table(("variable", "is"), [(f"`{name}`", says) for name, says in VARIABLES.items()]))
     parts.append("## Tuning")
     parts.append("Settings of `hplm create` and `hplm update`, for `--settings FILE` (JSON).")
-    parts.append(_fields(TuneSettings))
-    parts.append("## Pretraining of a domain")
-    parts.append(_fields(Pace))
+    rows = [(f"`{field.name}`", _default(field.default), TUNING[field.name]) for field in fields(TuneSettings)]
+    parts.append(_table(("setting", "default", "says"), rows))
     return "\n\n".join(parts)
 
 
@@ -156,20 +182,9 @@ def _doc(thing: Any) -> str:
     return "" if doc.startswith(f"{getattr(thing, '__name__', '')}(") else doc
 
 
-def _fields(model: Any) -> str:
-    fields = getattr(model, "model_fields", None) or model.__dataclass_fields__
-    rows = [
-        (f"`{name}`", _default(field), _plain(getattr(field, "description", None) or ""))
-        for name, field in fields.items()
-    ]
-    return _table(("setting", "default", "says"), rows)
-
-
-def _default(field: Any) -> str:
-    default = getattr(field, "default", None)
-    return (
-        "" if "Undefined" in repr(default) or "MISSING" in repr(default) else f"`{getattr(default, 'value', default)}`"
-    )
+def _default(value: object) -> str:
+    """Write a default as a settings file has it."""
+    return "" if value is None else f"`{to_json(value).decode()}`"
 
 
 def _table(head: tuple[str, ...], rows: Any) -> str:

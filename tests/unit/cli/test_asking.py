@@ -8,7 +8,8 @@ import pytest
 
 from backends.errors import InvalidArgumentError
 from cli.asking import answer_as_json, lines_of, shown_answer
-from hplm_client import RequestTimeoutError, Value
+from cli.failures import described
+from hplm_client import RequestTimeoutError, UnavailableError, Value
 from hplm_client.answers import read_answer
 
 
@@ -25,6 +26,16 @@ def test_an_error_keeps_its_place_among_the_answers() -> None:
     assert shown["value"] == 1.5
     assert shown.keys() == answer.to_dict().keys() - {"level", "confidence", "doubtful"}
     assert answer_as_json(error) == {"error": {"code": error.code, "message": "too late"}}
+
+
+def test_a_rejection_says_why_and_when_to_ask_again() -> None:
+    told = "predicted to be answered in 30 ms; the deadline is in 1 ms"
+    error = UnavailableError(told, reason="predicted_late", retry_after_s=0.029)
+    facts = {"reason": "predicted_late", "retry_after_ms": 29}
+    assert answer_as_json(error) == {"error": {"code": "UNAVAILABLE", "message": told, **facts}}
+    failure = described(error)
+    assert failure is not None
+    assert failure.to_json() == {"code": "UNAVAILABLE", "message": told, "hint": None, "exit_code": 5, **facts}
 
 
 @pytest.mark.parametrize(

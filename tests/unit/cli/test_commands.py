@@ -37,6 +37,7 @@ def hplm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
 
 
 Run = Callable[..., tuple[int, str, str]]
+NO_HOME = "'hplm root add' makes one, --home or HPLM_HOME names another"
 
 
 @pytest.fixture
@@ -237,7 +238,7 @@ def test_the_installed_script() -> None:
     script = Path(sys.executable).with_name("hplm")
     result = subprocess.run([script, "list", "--home", "/no/such/home"], capture_output=True, text=True, check=False)
     assert result.returncode == 3
-    assert result.stderr.strip() == "hplm: there is no home at /no/such/home; 'hplm root add' makes one"
+    assert result.stderr.strip() == f"hplm: there is no home at /no/such/home; {NO_HOME}"
     assert "Traceback" not in result.stderr
 
 
@@ -245,8 +246,7 @@ def test_errors_are_json_with_json(run: Run, tmp_path: Path) -> None:
     code, out, err = run("list", "--json", "--home", str(tmp_path / "none"))
     assert (code, out) == (3, "")
     message = f"there is no home at {tmp_path / 'none'}"
-    hint = "'hplm root add' makes one"
-    assert json.loads(err) == {"error": {"code": "NOT_FOUND", "message": message, "hint": hint, "exit_code": 3}}
+    assert json.loads(err) == {"error": {"code": "NOT_FOUND", "message": message, "hint": NO_HOME, "exit_code": 3}}
 
 
 def test_a_pipe_gets_columns_of_tabs(run: Run, built_home: Home) -> None:
