@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Report:
 
     def _tables(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
         figures = [{"figure": name, "value": value} for name, value in self.figures.items()]
-        return [(self.bench, self.rows), ("figures", figures)]
+        return [*((self.bench, rows) for rows in _alike(self.rows)), ("figures", figures)]
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -106,6 +107,13 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = _columns(rows)
     lines = [columns, ["---"] * len(columns), *([_cell(row.get(name)) for name in columns] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _alike(rows: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
+    """Cut the rows of a bench of several parts where these have other columns than the ones before."""
+    if not rows or not all("part" in row for row in rows):
+        return [rows]
+    return [list(of_part) for _, of_part in groupby(rows, key=tuple)]
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
