@@ -115,8 +115,7 @@ def import_adapter(
     with progress_bars(id) as report:
         entry = import_hplm(opened, registry, request, report, base)
     if before is not None:
-        say_dropped(opened, before, entry)
-        _say_ladder_dropped(opened, before, entry)
+        _say_all_dropped(opened, before, entry)
     described = {
         "id": entry.id,
         "version": entry.version,
@@ -149,10 +148,11 @@ def _named(labels: list[str], where: str) -> list[str]:
     return names
 
 
-def _say_ladder_dropped(home: Home, before: HplmEntry, entry: HplmEntry) -> None:
-    """Say on stderr that a version answers by all its layers where the one before had early answers."""
+def _say_all_dropped(home: Home, before: HplmEntry, entry: HplmEntry) -> None:
+    """Say on stderr what a version lacks that the one before had: students, or a ladder."""
     from backends.wire import EARLY
 
+    say_dropped(home, before, entry)
     if EARLY in before.levels:
         finds = command_on(home, f"hplm select {entry.id} --train FILE --held-out FILE")
         typer.echo(f"version {entry.version} has no ladder; the one before had: '{finds}' finds one", err=True)

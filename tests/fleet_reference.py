@@ -61,7 +61,7 @@ class ReferenceFleet:
                 self._step(server, now_us)
 
     def batches_of(self, index: int) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Those of a server, and of all that stood in its place before."""
+        """Return those of a server, and of all that stood in its place before."""
         loops = [loop for place, loop in self.earlier if place == index] + [self.servers[index]]
         return [batch for loop in loops for batch in loop.batches]
 
