@@ -59,8 +59,8 @@ def _bio(labels: tuple[str, ...]) -> _Bio:
 
 def find_entities(word_logits: Tensor, words: RowWords, text: str, labels: tuple[str, ...]) -> list[ScoredSpan]:
     """Find the entities in a row's word logits `[W, C]`, in the order of the text."""
-    tags = served_tags(word_logits, labels)
-    log_probabilities = torch.log_softmax(word_logits.float(), dim=-1).numpy()
+    log_probabilities = _log_probabilities(word_logits)
+    tags = best_tags(log_probabilities, labels)
     scores = np.exp(log_probabilities[np.arange(len(tags)), tags])
     groups: list[list[int]] = []
     for word, tag in enumerate(tags.tolist()):
@@ -76,7 +76,12 @@ def find_entities(word_logits: Tensor, words: RowWords, text: str, labels: tuple
 
 def served_tags(word_logits: Tensor, labels: tuple[str, ...]) -> Tags:
     """Return the tags of a row's words `[W, C]` by which its entities are found: `[W]`."""
-    return best_tags(torch.log_softmax(word_logits.float(), dim=-1).numpy(), labels)
+    return best_tags(_log_probabilities(word_logits), labels)
+
+
+def _log_probabilities(word_logits: Tensor) -> Scores:
+    found: Scores = torch.log_softmax(word_logits.float(), dim=-1).numpy()
+    return found
 
 
 def best_tags(log_probabilities: Scores, labels: tuple[str, ...]) -> Tags:

@@ -20,7 +20,7 @@ from builder.levels.target import Target
 CALIBRATED = "calibrated"
 """The figure that says where no temperature fits, so that confidences need not be true."""
 _PER_UNIT = 10_000
-_LEAST_SAVED = 0.02
+_LEAST_GAIN = 0.02
 """Share of the layers' work; a head for rows none of which leaves has cost up to 4 %, mostly less (bench.depth)."""
 _SHOWN_TOLERANCES = 3.0
 _MOST_POINTS = 40
@@ -102,7 +102,7 @@ class Candidate:
     @property
     def gains(self) -> bool:
         """Whether it is certified and saves more work than its head takes, or answers better."""
-        saves = self.mean_work <= 1 - _LEAST_SAVED
+        saves = self.mean_work <= 1 - _LEAST_GAIN
         return self.certificate is not None and (saves or self.full_weight is not None)
 
     @property
