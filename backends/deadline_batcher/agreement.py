@@ -39,7 +39,8 @@ def plugin_parameters(capacity: Capacity, cost_model: CostModel | None) -> dict[
 def call_plan_parameters() -> dict[str, str]:
     """Return the plugin's parameters for a model that queues what a call brings.
 
-    A request with a damaged string, or with more bytes than a call may have, is in a batch of its own.
+    A string that is shorter than its length says is cut and made no UTF-8; a request with more bytes than a call may
+    have is in a batch of its own.
     """
     return {**_OF_THIS_RELEASE, "plan": "calls", "max_call_bytes": str(_MAX_CALL_BYTES)}
 

@@ -1,7 +1,9 @@
 // Decides which requests share a call of a model that chooses its batches itself. Two kinds of request would fail all
-// others of their call, and so are kept from them:
-// - One with a damaged string, which is not complete. Triton's core does not look at the end of a tensor's last string;
-//   the Python backend does. It is in a batch of its own.
+// others of their call:
+// - One with a damaged string, which ends before its length says so. Triton's core does not look at the end of a
+//   tensor's last string; the Python backend does. It fails the call, and may then answer a request never: it takes one
+//   for answered whose address another one had that is answered at this moment. So such a string is cut to what is
+//   there, and the model says what is wrong. What cannot be cut is in a batch of its own.
 // - A large one. The Python backend copies a batch into shared memory, and fails all of it where there is too little. So
 //   a batch ends before it has more bytes than a limit; a request that is larger is in a batch of its own.
 // A plan knows nothing of Triton and allocates nothing. The same calls give the same answers.
@@ -11,6 +13,7 @@
 //     plan.begin(address);
 //     StringCheck check;
 //     check.read(buffer, size);  // each buffer of a tensor
+//     check.cut(num_strings);
 //     plan.include(check.is_complete(num_strings), check.size_bytes());
 #pragma once
 
@@ -25,8 +28,9 @@ namespace hplm {
 // it takes no length that lies in two of them.
 class StringCheck {
  public:
-  void read(const void* buffer, size_t size) {
-    const char* at = static_cast<const char*>(buffer);
+  // The buffers must stay until the last string is cut.
+  void read(void* buffer, size_t size) {
+    char* at = static_cast<char*>(buffer);
     size_bytes_ += size;
     while (size > 0 && is_readable_) {
       if (left_ == 0) {
@@ -34,16 +38,31 @@ class StringCheck {
         is_readable_ = size >= sizeof(length);
         if (!is_readable_) return;
         std::memcpy(&length, at, sizeof(length));
+        length_at_ = at;
+        first_at_ = nullptr;
         at += sizeof(length);
         size -= sizeof(length);
         left_ = length;
         ++num_strings_;
       }
       const size_t taken = std::min(left_, size);
+      if (taken > 0 && first_at_ == nullptr) first_at_ = at;
       at += taken;
       size -= taken;
       left_ -= taken;
     }
+  }
+
+  // Cuts the last of so many strings to the bytes that are there if its length says more, and makes it no UTF-8, so
+  // that the model rejects it.
+  void cut(uint64_t num_strings) {
+    if (!is_readable_ || left_ == 0 || num_strings_ != num_strings) return;
+    uint32_t length = 0;
+    std::memcpy(&length, length_at_, sizeof(length));
+    length -= static_cast<uint32_t>(left_);
+    std::memcpy(length_at_, &length, sizeof(length));
+    if (first_at_ != nullptr) *first_at_ = kNeverUtf8;
+    left_ = 0;
   }
 
   // Whether these are so many strings, and the last one ends where its bytes do.
@@ -53,9 +72,13 @@ class StringCheck {
   size_t size_bytes() const { return size_bytes_; }
 
  private:
+  static constexpr char kNeverUtf8 = '\xff';
+
   uint64_t num_strings_ = 0;
   size_t size_bytes_ = 0;
-  size_t left_ = 0;  // of the last string
+  char* length_at_ = nullptr;  // of the last string, as all below
+  char* first_at_ = nullptr;
+  size_t left_ = 0;
   bool is_readable_ = true;
 };
 

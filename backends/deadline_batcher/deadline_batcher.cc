@@ -101,7 +101,7 @@ std::unique_ptr<hplm::CallPlan> call_plan_of(const hplm::Parameters& parameters)
   }
   const auto most_bytes = static_cast<size_t>(bytes);
   say(HPLM_LOG_INFO, "several requests share a call up to " + std::to_string(most_bytes) +
-                         " bytes; one with a damaged string shares none");
+                         " bytes; a string that is shorter than its length says is cut");
   return std::make_unique<hplm::CallPlan>(most_bytes);
 }
 
@@ -181,7 +181,8 @@ struct Content {
   }
 };
 
-// Strings are not complete where they are no column, or lie in another memory, which is not read here.
+// Strings are not complete where they are no column, or lie in another memory, which is not read here. Triton hands out
+// a request's own copy of what was sent, which nobody reads before the batch is run, so it may be changed.
 Content strings_of(TRITONBACKEND_Input* input, const int64_t* shape, uint32_t num_dims, uint32_t num_buffers) {
   hplm::StringCheck check;
   bool is_column = num_buffers > 0 && num_dims == 2 && shape[1] == 1;
@@ -195,8 +196,9 @@ Content strings_of(TRITONBACKEND_Input* input, const int64_t* shape, uint32_t nu
       is_column = false;
       break;
     }
-    check.read(buffer, size);
+    check.read(const_cast<void*>(buffer), size);
   }
+  if (is_column) check.cut(static_cast<uint64_t>(shape[0]));
   return {is_column && check.is_complete(static_cast<uint64_t>(shape[0])), check.size_bytes()};
 }
 

@@ -7,6 +7,9 @@ from backends.registry.entries import HplmEntry
 from backends.root.tokenizer import Text
 from backends.wire import PAIR_SEPARATOR
 
+_MARK_OF_CUT = b"\xff"
+"""First byte of a value that was shorter than its length says, once the batching plugin has cut it."""
+
 
 def num_words(text: bytes, most: int) -> int:
     """Count words up to `most`, without reading the rest of a long text."""
@@ -18,7 +21,8 @@ def decoded(value: bytes, name: str) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{name} is not UTF-8 at byte {error.start}") from error
+        reason = ", or shorter than its length says" if value.startswith(_MARK_OF_CUT) else ""
+        raise InvalidArgumentError(f"{name} is not UTF-8 at byte {error.start}{reason}") from error
 
 
 def checked_text(entry: HplmEntry, value: bytes) -> Text:

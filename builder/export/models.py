@@ -65,8 +65,8 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
 def lower(settings: ExportSettings) -> ModelDescription:
     """It queues and batches itself in both modes, so where Triton batches it takes in all that waits at once.
 
-    A text with a damaged length would fail the batch that it is in; the plugin keeps it out of the others'. A batch
-    has more rows than a request may have.
+    A text with a damaged length would fail the batch that it is in; the plugin cuts it. A batch has more rows than a
+    request may have.
     """
     is_batched = settings.is_batched_by_triton
     return ModelDescription(

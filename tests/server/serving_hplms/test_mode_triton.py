@@ -222,8 +222,8 @@ def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
 
 
 @pytest.mark.parametrize("model", ["hplm", "hplm_lower"])
-def test_a_text_with_a_damaged_length_is_in_a_batch_of_its_own(delayed: Served, model: str) -> None:
-    assert "one with a damaged string shares none" in log(delayed)
+def test_a_text_with_a_damaged_length_fails_no_other_request(delayed: Served, model: str) -> None:
+    assert "a string that is shorter than its length says is cut" in log(delayed)
     check_damaged_fail_alone(delayed.grpc_url, model)
 
 

@@ -26,10 +26,20 @@ std::string text(const std::string& value) { return length(static_cast<uint32_t>
 bool is_complete(const Buffers& buffers, uint64_t num_strings) {
   StringCheck check;
   for (const std::string& each : buffers) {
-    const std::vector<char> exact(each.begin(), each.end());  // so that a sanitizer sees what is read behind it
+    std::vector<char> exact(each.begin(), each.end());  // so that a sanitizer sees what is read behind it
     check.read(exact.data(), exact.size());
   }
   return check.is_complete(num_strings);
+}
+
+// Cuts the buffers, and says whether that made them complete.
+bool is_complete_once_cut(Buffers* buffers, uint64_t num_strings) {
+  StringCheck check;
+  for (std::string& each : *buffers) check.read(each.data(), each.size());
+  check.cut(num_strings);
+  const bool is_complete_now = check.is_complete(num_strings);
+  CHECK(is_complete_now == is_complete(*buffers, num_strings));
+  return is_complete_now;
 }
 
 void test_strings() {
@@ -49,6 +59,34 @@ void test_strings() {
   CHECK(!is_complete({text("cat") + text("dog")}, 1));
   CHECK(!is_complete({}, 1));
   CHECK(is_complete({}, 0));
+}
+
+void test_a_short_string_is_cut() {
+  const struct {
+    Buffers sent, cut;
+    uint64_t num_strings;
+  } cases[] = {
+      {{length(4) + "cat"}, {length(3) + "\xff""at"}, 1},
+      {{length(UINT32_MAX) + "cat"}, {length(3) + "\xff""at"}, 1},
+      {{text("dog") + length(9) + "cat"}, {text("dog") + length(3) + "\xff""at"}, 2},
+      {{length(4), "", "c", "at"}, {length(3), "", "\xff", "at"}, 1},
+      {{text("c"), length(1)}, {text("c"), length(0)}, 2},
+      {{length(3) + "cat"}, {length(3) + "cat"}, 1},
+      {{text("")}, {text("")}, 1},
+  };
+  for (const auto& each : cases) {
+    Buffers buffers = each.sent;
+    CHECK(is_complete_once_cut(&buffers, each.num_strings));
+    CHECK(buffers == each.cut);
+  }
+  for (const Buffers& hopeless : std::vector<Buffers>{{"ab"}, {text("cat") + "abc"}, {length(2) + "cat"}, {}}) {
+    Buffers buffers = hopeless;
+    CHECK(!is_complete_once_cut(&buffers, 1));
+    CHECK(buffers == hopeless);
+  }
+  Buffers too_few{length(4) + "cat"};
+  CHECK(!is_complete_once_cut(&too_few, 2));
+  CHECK(too_few == Buffers{length(4) + "cat"});
 }
 
 // The same once more, slowly: byte by byte, in one buffer, with the positions where a length must not be cut.
@@ -96,7 +134,9 @@ void test_random_tensors_against_the_slow_rules(unsigned seed) {
     }
     const bool expected = is_complete_slowly(buffers, num_strings);
     num_complete += expected;
-    if (is_complete(buffers, num_strings) != expected) {
+    Buffers cut = buffers;
+    const bool is_whole = is_complete_once_cut(&cut, num_strings);
+    if (is_complete(buffers, num_strings) != expected || (expected && (!is_whole || cut != buffers))) {
       std::printf("%s: seed %u, round %d: not %d\n", __func__, seed, round, expected);
       ++num_failures;
       return;
@@ -131,8 +171,9 @@ void test_a_batch_has_so_many_bytes_at_most() {
 
 void test_bytes_are_counted_whatever_they_are() {
   StringCheck check;
-  check.read("abc", 3);  // no length
-  check.read("abcdefgh", 8);
+  std::string no_length = "abc", more = "abcdefgh";
+  check.read(no_length.data(), no_length.size());
+  check.read(more.data(), more.size());
   CHECK(check.size_bytes() == 11);
 }
 
@@ -201,6 +242,7 @@ void test_random_queues_against_the_slow_rules(unsigned seed) {
 int main(int, char** arguments) {
   const auto seed = static_cast<unsigned>(std::strtoul(arguments[1], nullptr, 10));
   test_strings();
+  test_a_short_string_is_cut();
   test_random_tensors_against_the_slow_rules(seed);
   test_a_damaged_request_is_alone();
   test_a_batch_has_so_many_bytes_at_most();

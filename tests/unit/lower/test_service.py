@@ -84,6 +84,7 @@ def test_bad_requests_fail_alone(service: LowerService) -> None:
         (request(("acme/topic", " \n\t ")), InvalidArgumentError, "empty"),
         (TextRequest([b"acme/topic"], [b"a\xff"], ""), InvalidArgumentError, "UTF-8 at byte 1"),
         (TextRequest([b"\xff"], [b"cat"], ""), InvalidArgumentError, "MODEL is not UTF-8"),
+        (TextRequest([b"acme/topic"], [b"\xffat"], ""), InvalidArgumentError, "shorter than its length says"),
         (request(("acme/topic", "cat"), parameters='{"dead_line": 5}'), InvalidArgumentError, "'dead_line'"),
         (request(("acme/topic", "cat"), parameters='{"level": "tiny"}'), InvalidArgumentError, "level 'tiny'"),
         (request(("acme/topic", "cat"), parameters='{"deadline_ms": 0}'), InvalidArgumentError, "deadline_ms"),
