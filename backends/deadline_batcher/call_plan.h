@@ -54,7 +54,7 @@ class StringCheck {
   }
 
   // Cuts the last of so many strings to the bytes that are there if its length says more, and makes it no UTF-8, so
-  // that the model rejects it.
+  // that the model rejects it, as it rejects an empty one.
   void cut(uint64_t num_strings) {
     if (!is_readable_ || left_ == 0 || num_strings_ != num_strings) return;
     uint32_t length = 0;

@@ -181,11 +181,14 @@ struct Content {
   }
 };
 
-// Strings are not complete where they are no column, or lie in another memory, which is not read here. Triton hands out
-// a request's own copy of what was sent, which nobody reads before the batch is run, so it may be changed.
+// Strings are not complete where they lie in another memory, which is not read here. Triton asks that buffers are left as
+// they are; but nothing else can reach a damaged string before the Python backend does. A buffer is the request's own
+// copy of what was sent, or memory that an administrator has registered, and nobody reads it before the batch is run.
 Content strings_of(TRITONBACKEND_Input* input, const int64_t* shape, uint32_t num_dims, uint32_t num_buffers) {
   hplm::StringCheck check;
-  bool is_column = num_buffers > 0 && num_dims == 2 && shape[1] == 1;
+  bool is_readable = num_buffers > 0;
+  uint64_t num_strings = 1;
+  for (uint32_t dim = 0; dim < num_dims; ++dim) num_strings *= static_cast<uint64_t>(shape[dim]);
   for (uint32_t index = 0; index < num_buffers; ++index) {
     const void* buffer = nullptr;
     uint64_t size = 0;
@@ -193,13 +196,13 @@ Content strings_of(TRITONBACKEND_Input* input, const int64_t* shape, uint32_t nu
     int64_t memory_id = 0;
     if (!worked(TRITONBACKEND_InputBuffer(input, index, &buffer, &size, &memory, &memory_id)) ||
         memory >= HPLM_MEMORY_GPU) {
-      is_column = false;
+      is_readable = false;
       break;
     }
     check.read(const_cast<void*>(buffer), size);
   }
-  if (is_column) check.cut(static_cast<uint64_t>(shape[0]));
-  return {is_column && check.is_complete(static_cast<uint64_t>(shape[0])), check.size_bytes()};
+  if (is_readable) check.cut(num_strings);
+  return {is_readable && check.is_complete(num_strings), check.size_bytes()};
 }
 
 Content input_of(TRITONBACKEND_Request* request, uint32_t index) {

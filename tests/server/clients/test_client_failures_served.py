@@ -220,6 +220,11 @@ def test_a_server_that_dies_in_mid_flight(doomed_server, every_kind):
     every_kind(check)
 
 
+@pytest.mark.parametrize(
+    "connect",
+    ["grpc", "http", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("grpc-aio", "http-aio"))],
+    indirect=True,
+)
 def test_a_dead_model_process(doomed_server, connect):
     client = connect(doomed_server)
     for hplm in ("crash/stub", "acme/topics"):

@@ -112,7 +112,11 @@ def test_slow_answers_hold_up_no_other_request(slow_server: TritonServer, tmp_pa
     ("options", "message"),
     [
         (("--hplms", "acme/none"), "has no hPLM acme/none"),
-        (("--hplms", "acme/topic", "--arrivals", "weekly"), "arrivals 'weekly' is not one of"),
+        pytest.param(
+            ("--hplms", "acme/topic", "--arrivals", "weekly"),
+            "arrivals 'weekly' is not one of",
+            marks=pytest.mark.long,
+        ),
         (("--home", "/nowhere"), "name them with --hplms"),
     ],
 )

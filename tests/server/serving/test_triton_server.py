@@ -172,6 +172,7 @@ def test_what_lies_where_somebody_serves_from_is_not_imported(make_repository, t
         pass
 
 
+@pytest.mark.long
 def test_a_signal_that_ends_a_starting_server_is_named(make_repository):
     kill = "import psutil; next(p for p in psutil.Process().parents() if p.name() == 'tritonserver').send_signal(7)"
     server = TritonServer(ServerConfig(repository=make_repository(kill, name="deadly")))
@@ -272,6 +273,7 @@ def test_nothing_survives_the_end_of_the_program(make_repository, number):
     traces.wait_until_gone()
 
 
+@pytest.mark.long
 def test_sigterm_can_unwind_the_program(make_repository):
     code = PARENT.replace("with TritonServer", "with stop_signals_interrupt(), TritonServer")
     parent, traces = start_parent(make_repository(), code)
@@ -280,6 +282,7 @@ def test_sigterm_can_unwind_the_program(make_repository):
     assert traces.are_gone()
 
 
+@pytest.mark.long
 def test_a_server_started_on_a_thread_outlives_the_thread(make_repository):
     server = TritonServer(ServerConfig(repository=make_repository(), exit_timeout_s=2))
     with ThreadPoolExecutor(1) as threads:

@@ -12,7 +12,7 @@ from served_home import Served
 
 pytestmark = pytest.mark.server
 HPLMS = ["acme/topic", "acme/mood", "globex/topic", "initech/mood"]
-CASES = 2_000
+CASES = 1_000
 
 
 @pytest.fixture(scope="module")

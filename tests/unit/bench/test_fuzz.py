@@ -23,8 +23,8 @@ from seeds import SEED
 _BREAKING: dict[str, type[Target]] = {
     target.name: target for target in (Raising, LongWinded, Hiding, Slow, Greedy, Ending)
 }
-_SAMPLES = 150
-_FEWER = {"scheduling": 30, "roots": 25, "registries": 40, "upper": 60, "lower": 60}
+_SAMPLES = 80
+_FEWER = {"scheduling": 30, "roots": 25, "registries": 40, "upper": 40, "lower": 40}
 
 
 def run(targets: dict[str, type[Target]], home: Home, cases: Slice) -> Tally:

@@ -32,6 +32,7 @@ def test_the_published_setting_is_that_of_the_paper() -> None:
     assert problem.models[0].size_bytes * 2 < problem.devices[0].memory_bytes < problem.models[0].size_bytes * 3
 
 
+@pytest.mark.long
 def test_replication_comes_out_as_published() -> None:
     """One seed; seeds scatter by about a point."""
     found = published_figures(published_rows(PublishedSettings(1), seed=2024))
@@ -55,6 +56,7 @@ def test_the_largest_load_is_found() -> None:
     assert largest_where(lambda load: False, 0.01, 1.2, 3) == 0.01
 
 
+@pytest.mark.long
 def test_a_cell_of_the_grid_compares_plan_and_replication() -> None:
     (row,) = grid_rows([GammaLoad(4, 0.0, 4.0, 2_000, seed=3)], GridSettings(3, 10))
     assert row["load_99_plan"] > row["load_99_replication"]

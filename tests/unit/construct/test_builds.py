@@ -91,6 +91,7 @@ def kill_a_build(home: Home, corpus: Path) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_killed_domain_build_goes_on_and_ends_the_same(tiny_home: Home, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "slow.txt", 400, seed=41)
     kill_a_build(tiny_home, corpus)
@@ -125,6 +126,7 @@ def test_a_killed_domain_build_does_not_go_on_with_another_corpus(
     np.testing.assert_allclose(slow[1], again[1], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.long
 def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
     class InterruptedRunError(Exception):
         pass

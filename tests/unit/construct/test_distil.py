@@ -258,6 +258,7 @@ def test_a_killed_distillation_ends_with_the_same_weights(tiny_bert: Path, tmp_p
     assert first.manifest.fidelity == second.manifest.fidelity
 
 
+@pytest.mark.long
 def test_a_warm_start_goes_on_with_all_that_was_learnt(tiny_bert: Path, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt", 400, seed=1)
     first = built(Home(tmp_path / "first"), request_for(tiny_bert, corpus, replace(EVERYTHING, steps=24)))

@@ -183,6 +183,7 @@ def test_a_corpus_that_is_too_small(tiny_home: Home, tmp_path: Path, content: st
         create_domain(tiny_home, Registry.open(tiny_home), new_domain("small", "tiny", (path,)), ignore)
 
 
+@pytest.mark.long
 def test_other_processes_build_the_same_table(home: Home, corpus: Path) -> None:
     registry = Registry.open(home)
     for name, fan_out in (("here", None), ("there", ProcessMap(2))):

@@ -72,7 +72,10 @@ def built_fingerprint(home: Home, request: AddRoot) -> str:
     return RootFolder(home.root("r")).fingerprint
 
 
-@pytest.mark.parametrize("what", ["model", "corpus", "settings"])
+@pytest.mark.parametrize(
+    "what",
+    ["corpus", *(pytest.param(other, marks=pytest.mark.long) for other in ("model", "settings"))],
+)
 @pytest.mark.parametrize(
     ("phase", "done"), [("distil", 5), pytest.param("compute fragments", 1, marks=pytest.mark.long)]
 )

@@ -44,6 +44,7 @@ def carries_plugin(repository: Path) -> bool:
     return all(version_of(repository / name / "1" / FILE_NAME) == PLAN_VERSION for name in ("hplm_lower", "hplm_upper"))
 
 
+@pytest.mark.usefixtures("quickly_built")
 def test_it_is_built_once_and_again_where_it_is_damaged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     kept = taken(said)

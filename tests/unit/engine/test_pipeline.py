@@ -43,7 +43,7 @@ def test_staging_while_running_never_mixes_tenants(tiny_home: Home, device: str)
 
         def client(number: int) -> None:
             chance = random.Random(seed + number)
-            for _ in range(150):
+            for _ in range(60):
                 key = chance.choice(list(entries))
                 pending.append((key, ask(service, key, chance.randint(1, 9))))
                 time.sleep(chance.choice([0, 0, 0.002]))

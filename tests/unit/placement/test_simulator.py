@@ -38,6 +38,7 @@ from workload.lengths import FixedLengths, NormalLengths
 from workload.tenants import UniformTenants, ZipfTenants
 
 LEVELS = ("full", "early", "doubtful")
+LIKE_EDF = {"sjf", "least-slack"}
 COST_MODEL = CostModel(1_000.0, 200.0, 20.0, 0.1, 50.0)
 
 
@@ -97,7 +98,7 @@ def batches_of(simulation: Simulation) -> list[tuple[int, int, list[int]]]:
 @pytest.mark.parametrize(
     ("policy", "asks_admission"),
     [
-        *((name, True) for name in POLICY_NAMES),
+        *(pytest.param(name, True, marks=pytest.mark.long if name in LIKE_EDF else ()) for name in POLICY_NAMES),
         # Without admission, arrivals that cannot fill a batch are skipped, whatever the policy.
         *(pytest.param(name, False, marks=() if name == "fcfs" else pytest.mark.long) for name in POLICY_NAMES),
     ],
@@ -140,7 +141,9 @@ def test_every_request_meets_the_fate_of_the_reference(
     assert levels == set(LEVELS)
 
 
-@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize(
+    "policy", [pytest.param(name, marks=pytest.mark.long if name in LIKE_EDF else ()) for name in POLICY_NAMES]
+)
 def test_students_meet_the_reference_too(policy: str, seed: int) -> None:
     chance, seen = random.Random(seed), set[int]()
     for number in range(60):

@@ -42,7 +42,7 @@ def bursty(models: Sequence[Model], load: float, num_devices: int, seed: int, du
 
 def test_where_everything_fits_everywhere_all_stand_everywhere(seed: int) -> None:
     chance = random.Random(seed)
-    for number in range(10):
+    for number in range(5):
         problem = random_problem(chance)
         roomy = tuple(replace(device, memory_bytes=10_000) for device in problem.devices)
         made = plan(fleet_of(problem.models, roomy, problem.traffic), seed=number)
@@ -142,7 +142,7 @@ def test_nothing_to_plan_is_an_error() -> None:
 
 def test_baselines_keep_to_the_memory_and_are_never_better(seed: int) -> None:
     chance = random.Random(seed)
-    for _ in range(15):
+    for _ in range(6):
         problem = random_problem(chance)
         found = best_selection(problem)
         for name, selection in baselines(problem).items():
