@@ -72,8 +72,13 @@ def _good() -> ModelInferRequest:
 def _damaged(model: str) -> list[ModelInferRequest]:
     """Damage the text or the name, of one row and of three; of one text nothing is left."""
     requests = []
-    damages = (1, 1, 997, 9), (3, 1, 1, 9), (1, 0, 0xFFFFFF00, 9), (3, 0, 1, 9), (2, 1, 1, 0)
-    for num_rows, column, more, kept in damages:
+    for num_rows, column, more, kept in (
+        (1, 1, 997, None),
+        (3, 1, 1, None),
+        (1, 0, 0xFFFFFF00, None),
+        (3, 0, 1, None),
+        (2, 1, 1, 0),
+    ):
         request = _of_rows(model, [[value.encode()] * num_rows for value in _GOOD])
         last, whole = _GOOD[column].encode(), request.raw_input_contents[column]
         left = last[:kept]

@@ -1,9 +1,9 @@
 // Decides which requests share a call of a model that chooses its batches itself. Two kinds of request would fail all
 // others of their call:
 // - One with a damaged string, which ends before its length says so. Triton's core does not look at the end of a
-//   tensor's last string; the Python backend does. It fails the call, and may then answer a request never: it takes one
-//   for answered whose address another one had that is answered at this moment. So such a string is cut to what is
-//   there, and the model says what is wrong. What cannot be cut is in a batch of its own.
+//   tensor's last string; the Python backend does, and fails the call. In rare cases it never answers a request of such
+//   a call: it tells answered requests by their addresses, which are used again. So the string is cut to what is there,
+//   and the model says what is wrong. What cannot be cut is in a batch of its own.
 // - A large one. The Python backend copies a batch into shared memory, and fails all of it where there is too little. So
 //   a batch ends before it has more bytes than a limit; a request that is larger is in a batch of its own.
 // A plan knows nothing of Triton and allocates nothing. The same calls give the same answers.

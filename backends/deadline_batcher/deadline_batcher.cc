@@ -181,9 +181,9 @@ struct Content {
   }
 };
 
-// Strings are not complete where they lie in another memory, which is not read here. Triton asks that buffers are left as
-// they are; but nothing else can reach a damaged string before the Python backend does. A buffer is the request's own
-// copy of what was sent, or memory that an administrator has registered, and nobody reads it before the batch is run.
+// Strings are not complete where they lie in another memory, which is not read here. Triton's interface says that buffers
+// are not to be changed; a damaged string is changed all the same, since no model sees it otherwise. A buffer is the
+// request's own copy of what was sent, or memory that an administrator has registered, and only this model reads it.
 Content strings_of(TRITONBACKEND_Input* input, const int64_t* shape, uint32_t num_dims, uint32_t num_buffers) {
   hplm::StringCheck check;
   bool is_readable = num_buffers > 0;

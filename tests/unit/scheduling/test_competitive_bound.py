@@ -55,7 +55,7 @@ def test_das_keeps_its_bound() -> None:
 
 @pytest.mark.parametrize("name", PolicyName)
 def test_nobody_reaches_more_than_the_optimum(name: PolicyName) -> None:
-    """Whoever did would break a constraint."""
+    """Compare with the exact optimum: reaching more would break a constraint."""
     seed = random.SystemRandom().randrange(1 << 32)
     chance = random.Random(seed)
     for _ in range(15):
