@@ -9,6 +9,7 @@ the states, and `normalise` computes layer norms, in one pass.
 - `PaddedSegments`: segments of similar lengths; short ones repeat their first token.
 - `FlatSegments`: segments of any lengths in one grouped product, in bf16 on a GPU.
 - `CompiledSegments`: segments of any lengths where they lie, in a compiled loop on a CPU.
+- `PairedSegments`: the same on a CPU that multiplies pairs of bf16.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.nn import functional
 
 from backends.adapters.length_groups import length_groups
 from backends.kernels.compiling import flat_memory_of, memory_of
+from backends.kernels.pairs import MULTIPLIES_PAIRS, add_products_of_pairs, fit
 from backends.kernels.segments import add_products, multiply_segments, normalise_segments
 
 _LENGTH_STEP = 8
@@ -309,6 +311,32 @@ class CompiledSegments:
         loop(flat_memory_of(states), states.stride(0), *self._segments, memory_of(products), *own)
 
 
+class PairedSegments(CompiledSegments):
+    """Segments in bf16 on a CPU that multiplies pairs of it; matrices of odd sizes are multiplied as everywhere.
+
+    Shape:
+        `multiply` returns `[T, out]` in bf16, or in fp32 where the sizes are odd.
+    """
+
+    def multiply(self, states: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None) -> Tensor:
+        if not fit(weights):
+            return super().multiply(states, weights, layer, vectors)
+        products = states.new_zeros(len(states), weights.shape[-1])
+        self.add_product(products, states, weights, layer, vectors)
+        return products
+
+    def add_product(
+        self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
+    ) -> None:
+        if not fit(weights):
+            super().add_product(states, inputs.float(), weights, layer, vectors)
+            return
+        inputs = inputs.bfloat16()
+        own = memory_of(weights[layer]), None if vectors is None else memory_of(vectors[layer])
+        lines = flat_memory_of(inputs), inputs.stride(0)
+        add_products_of_pairs(flat_memory_of(states), states.stride(0), *self._segments, *lines, *own)
+
+
 class RowSelection:
     """Some rows of a pool: a view where they are consecutive, a gathered copy otherwise."""
 
@@ -343,7 +371,8 @@ def grouped(segments: Sequence[Segment], rows: Sequence[int], tensors: Mapping[s
 def _group_on_cpu(segments: Sequence[Segment], rows: Sequence[int], dtype: torch.dtype) -> SegmentGroup:
     is_batched = dtype == torch.bfloat16 and _are_aligned(segments)
     if not is_batched or segments[-1].end - segments[0].start < _LEAST_BATCHED_TOKENS:
-        return CompiledSegments(segments, rows)
+        is_paired = dtype == torch.bfloat16 and MULTIPLIES_PAIRS
+        return PairedSegments(segments, rows) if is_paired else CompiledSegments(segments, rows)
     if len(segments) == 1:
         return RoundedSegment(segments[0], rows[0])
     return AlignedSegments(segments, RowSelection(rows, torch.device("cpu")))

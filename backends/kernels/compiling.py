@@ -47,9 +47,14 @@ _CHECKSUM = _checksum_of_room()
 
 
 def compiled(*signatures: Any, reorders_sums: bool = False) -> Callable[[Any], Any]:
-    """Compile for the signatures, from the cache where it may be written. The interpreter's lock is not held."""
+    """Compile for the signatures, from the cache where it may be written. The interpreter's lock is not held.
+
+    Without signatures nothing is compiled, and the function cannot be called.
+    """
 
     def decorate(function: Any) -> Any:
+        if not signatures:
+            return function
         # Numba looks only at the file of the function itself, but code of this room's other files is compiled into it.
         function.__qualname__ += f"_{_CHECKSUM}"
         fastmath = {"contract", "reassoc"} if reorders_sums else {"contract"}

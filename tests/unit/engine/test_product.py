@@ -21,11 +21,13 @@ from backends.adapters.segments import (
     FlatSegments,
     OneSegment,
     PaddedSegments,
+    PairedSegments,
     RoundedSegment,
     RowSelection,
     Segment,
     SegmentGroup,
 )
+from backends.kernels.pairs import MULTIPLIES_PAIRS
 from backends.root.encoder import Projection, Site
 from backends.root.geometry import RootGeometry
 
@@ -164,6 +166,8 @@ def random_groups(chance: random.Random) -> tuple[list[SegmentGroup], list[Segme
         FlatSegments(segments, rows, CPU),
         PaddedSegments(segments, selection, CPU),
     ]
+    if MULTIPLIES_PAIRS:
+        groups.append(PairedSegments(segments, rows))
     if len({segment.length for segment in segments}) == 1:
         groups.append(AlignedSegments(segments, selection))
     if len(segments) == 1:
@@ -175,8 +179,9 @@ def test_all_kinds_of_groups_equal_segments_alone() -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     torch.manual_seed(seed)
-    down, bias = torch.randn(2, 40, 16, 8).bfloat16(), torch.randn(2, 40, 8).bfloat16()
-    up, vectors = torch.randn(2, 40, 8, 16).bfloat16(), torch.randn(2, 40, 16).bfloat16()
+    rank = chance.choice([8, 16])
+    down, bias = torch.randn(2, 40, 16, rank).bfloat16(), torch.randn(2, 40, rank).bfloat16()
+    up, vectors = torch.randn(2, 40, rank, 16).bfloat16(), torch.randn(2, 40, 16).bfloat16()
     for _ in range(100):
         groups, segments, rows = random_groups(chance)
         states, layer = torch.randn(40, 16).bfloat16(), chance.randrange(2)
