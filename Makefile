@@ -13,7 +13,7 @@ HOME_FOLDER ?= demo_home
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo serve test test-long check bench plugin reference pictures results prebuilt demo-root clean
+.PHONY: help quickstart demo serve test test-long test-random check bench plugin reference pictures results prebuilt demo-root clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -51,6 +51,9 @@ test-long: $(READY)  ## Run the tests that 'make test' leaves out: long walks, s
 	@$(PIP) --constraint constraints.txt ray
 	@$(BIN)/python -m pytest -q -m "serial and long" $(IN_PAIRS)
 	@$(BIN)/python -m pytest -q -m "long and not serial" $(IN_PARALLEL)
+
+test-random: $(READY)  ## Compare the engine with each row alone, in 10,000 random mixed batches of each dtype
+	@HPLM_RANDOM_BATCHES=10000 $(BIN)/python -m pytest -q -o timeout=0 -n 2 tests/unit/engine/test_stack.py -k mixed_batches
 
 check: $(READY)  ## Lint, formatting, types, and who imports whom
 	@$(BIN)/ruff check .

@@ -31,9 +31,10 @@ def running(
     capacity: Capacity,
     device: str = "cpu",
     threads: int | None = None,
+    dtype: str = "fp32",
 ) -> Iterator[UpperService]:
     snapshot = RegistrySnapshot(Registry.open(home))
-    settings = StackSettings(device=device, dtype="fp32", num_slots=num_slots)
+    settings = StackSettings(device=device, dtype=dtype, num_slots=num_slots)
     service = UpperService(home, snapshot, settings, capacity, threads=threads)
     try:
         yield service

@@ -9,7 +9,7 @@ the states, and `normalise` computes layer norms, in one pass.
 - `PaddedSegments`: segments of similar lengths; short ones repeat their first token.
 - `FlatSegments`: segments of any lengths in one grouped product, in bf16 on a GPU.
 - `CompiledSegments`: segments of any lengths where they lie, in a compiled loop on a CPU.
-- `PairedSegments`: the same on a CPU that multiplies pairs of bf16.
+- `Bf16Segments`: the same in bf16, on a CPU with AVX512-BF16.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.length_groups import length_groups
+from backends.kernels.bf16_products import HAS_BF16_PRODUCTS, add_bf16_products, fits_tiles
 from backends.kernels.compiling import flat_memory_of, memory_of
-from backends.kernels.pairs import MULTIPLIES_PAIRS, add_products_of_pairs, fit
 from backends.kernels.segments import add_products, multiply_segments, normalise_segments
 
 _LENGTH_STEP = 8
@@ -311,15 +311,17 @@ class CompiledSegments:
         loop(flat_memory_of(states), states.stride(0), *self._segments, memory_of(products), *own)
 
 
-class PairedSegments(CompiledSegments):
-    """Segments in bf16 on a CPU that multiplies pairs of it; matrices of odd sizes are multiplied as everywhere.
+class Bf16Segments(CompiledSegments):
+    """Segments in bf16 on a CPU with AVX512-BF16; sizes that fit no tiles are multiplied as `CompiledSegments` does.
+
+    A token's numbers do not depend on the tokens beside it.
 
     Shape:
-        `multiply` returns `[T, out]` in bf16, or in fp32 where the sizes are odd.
+        `multiply` returns `[T, out]`: bf16 with zeros at the tokens of no segment, or what `CompiledSegments` returns.
     """
 
     def multiply(self, states: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None) -> Tensor:
-        if not fit(weights):
+        if not fits_tiles(weights):
             return super().multiply(states, weights, layer, vectors)
         products = states.new_zeros(len(states), weights.shape[-1])
         self.add_product(products, states, weights, layer, vectors)
@@ -328,13 +330,13 @@ class PairedSegments(CompiledSegments):
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
     ) -> None:
-        if not fit(weights):
+        if not fits_tiles(weights):
             super().add_product(states, inputs.float(), weights, layer, vectors)
             return
         inputs = inputs.bfloat16()
         own = memory_of(weights[layer]), None if vectors is None else memory_of(vectors[layer])
         lines = flat_memory_of(inputs), inputs.stride(0)
-        add_products_of_pairs(flat_memory_of(states), states.stride(0), *self._segments, *lines, *own)
+        add_bf16_products(flat_memory_of(states), states.stride(0), *self._segments, *lines, *own)
 
 
 class RowSelection:
@@ -371,8 +373,8 @@ def grouped(segments: Sequence[Segment], rows: Sequence[int], tensors: Mapping[s
 def _group_on_cpu(segments: Sequence[Segment], rows: Sequence[int], dtype: torch.dtype) -> SegmentGroup:
     is_batched = dtype == torch.bfloat16 and _are_aligned(segments)
     if not is_batched or segments[-1].end - segments[0].start < _LEAST_BATCHED_TOKENS:
-        is_paired = dtype == torch.bfloat16 and MULTIPLIES_PAIRS
-        return PairedSegments(segments, rows) if is_paired else CompiledSegments(segments, rows)
+        has_products = dtype == torch.bfloat16 and HAS_BF16_PRODUCTS
+        return Bf16Segments(segments, rows) if has_products else CompiledSegments(segments, rows)
     if len(segments) == 1:
         return RoundedSegment(segments[0], rows[0])
     return AlignedSegments(segments, RowSelection(rows, torch.device("cpu")))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,12 @@ _CHECKSUM = _checksum_of_room()
 def compiled(*signatures: Any, reorders_sums: bool = False) -> Callable[[Any], Any]:
     """Compile for the signatures, from the cache where it may be written. The interpreter's lock is not held.
 
-    Without signatures nothing is compiled, and the function cannot be called.
+    Without signatures nothing is compiled, and a call raises RuntimeError.
     """
 
     def decorate(function: Any) -> Any:
         if not signatures:
-            return function
+            return partial(_not_compiled, function.__name__)
         # Numba looks only at the file of the function itself, but code of this room's other files is compiled into it.
         function.__qualname__ += f"_{_CHECKSUM}"
         fastmath = {"contract", "reassoc"} if reorders_sums else {"contract"}
@@ -66,6 +66,10 @@ def compiled(*signatures: Any, reorders_sums: bool = False) -> Callable[[Any], A
             return njit(list(signatures), **options)(function)
 
     return decorate
+
+
+def _not_compiled(name: str, *_: Any) -> None:
+    raise RuntimeError(f"{name} is not compiled for this processor")
 
 
 @cache

@@ -22,7 +22,7 @@ from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.head import Head
 from backends.adapters.pooling import NO_POOLING
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import FileError, FormatVersionError, InvalidArgumentError
+from backends.errors import CorruptFileError, FileError, FormatVersionError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
@@ -175,6 +175,9 @@ def smoothing_of_states(root: RootFolder, rows: Iterable[Tensor]) -> Smoothing:
     Semantics:
         smoothing = sqrt(largest input / largest weight) of each channel, 1 in the geometric mean
     Shape: rows `[L, H]`.
+
+    Raises:
+        CorruptFileError: The root's layers compute no numbers.
     """
     upper, geometry = root.upper(), root.geometry
     largest: dict[tuple[int, Smoothed], Tensor] = {}
@@ -195,6 +198,8 @@ def smoothing_of_states(root: RootFolder, rows: Iterable[Tensor]) -> Smoothing:
         linear.register_forward_pre_hook(note(key))
     for row in rows:
         upper(row[None].float(), padded_attention(geometry.num_heads, torch.ones(1, len(row), dtype=torch.bool)))
+    if not all(bool(sizes.isfinite().all()) for sizes in largest.values()):
+        raise CorruptFileError(f"the layers of {root.path} compute NaN or infinite states")
     return {key: _balanced(sizes, linears[key].get_parameter("weight")) for key, sizes in largest.items()}
 
 

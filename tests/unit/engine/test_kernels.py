@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import backends.kernels
-from backends.adapters.segments import CompiledSegments, PairedSegments, Segment
+from backends.adapters.segments import Bf16Segments, CompiledSegments, Segment
 from backends.kernels.attention import attend_in_rows
-from backends.kernels.compiling import flat_memory_of, memory_of
-from backends.kernels.pairs import MULTIPLIES_PAIRS
+from backends.kernels.bf16_products import HAS_BF16_PRODUCTS
+from backends.kernels.compiling import compiled, flat_memory_of, memory_of
 from seeds import SEED
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
@@ -30,7 +30,7 @@ DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["fp32", "bf16"])
 _WITHOUT_FMA = """
 import numpy as np
 from numba import njit, types
-from backends.kernels.pairs import MULTIPLIES_PAIRS
+from backends.kernels.bf16_products import HAS_BF16_PRODUCTS
 from backends.kernels.tile import multiply_tile
 line = types.float32[::1]
 @njit([types.void(line, line, line, types.int64)])
@@ -40,7 +40,7 @@ left, right = (np.arange(size, dtype=np.float32) % 5 for size in (6 * 9, 9 * 16)
 out = np.zeros(6 * 16, np.float32)
 product(left, right, out, 9)
 assert np.array_equal(out.reshape(6, 16), left.reshape(6, 9) @ right.reshape(9, 16))
-assert not MULTIPLIES_PAIRS
+assert not HAS_BF16_PRODUCTS
 assert not any("fmaf" in assembly for assembly in product.inspect_asm().values())
 """
 _COUNT = "from backends.kernels.compiling import total_of as t; print(sum(t.stats.cache_hits.values()))"
@@ -100,46 +100,96 @@ def test_large_scores_are_no_infinity() -> None:
     torch.testing.assert_close(attended(fused, [0], [3], 1), attended_by_pytorch(fused, 1))
 
 
-_NEEDS_PAIRS = pytest.mark.skipif(not MULTIPLIES_PAIRS, reason="this processor multiplies no pairs of bf16")
-
-
-@pytest.mark.parametrize(
+_KINDS = pytest.mark.parametrize(
     ("kind", "dtype"),
     [
         pytest.param(CompiledSegments, torch.float32, id="fp32"),
         pytest.param(CompiledSegments, torch.bfloat16, id="bf16"),
-        pytest.param(PairedSegments, torch.bfloat16, id="pairs", marks=_NEEDS_PAIRS),
+        pytest.param(
+            Bf16Segments,
+            torch.bfloat16,
+            id="bf16-products",
+            marks=pytest.mark.skipif(not HAS_BF16_PRODUCTS, reason="this processor has no AVX512-BF16"),
+        ),
     ],
 )
-@pytest.mark.parametrize(("inputs", "rank"), [(1, 1), (20, 3), (16, 16), (33, 17), (48, 32), (32, 8), (30, 48)])
+Kind = type[CompiledSegments]
+
+
+@_KINDS
+@pytest.mark.parametrize("has_vectors", [True, False])
+@pytest.mark.parametrize(
+    ("inputs", "rank"), [(1, 1), (20, 3), (16, 16), (33, 17), (48, 32), (32, 8), (24, 24), (30, 48)]
+)
 def test_products_of_segments_touch_their_own_tokens_only(
-    kind: type[CompiledSegments], dtype: torch.dtype, inputs: int, rank: int
+    kind: Kind, dtype: torch.dtype, has_vectors: bool, inputs: int, rank: int
 ) -> None:
     """States are parts of a wider tensor, as those of one projection are."""
     torch.manual_seed(SEED)
-    bounds = [(0, 1), (3, 9), (9, 16), (20, 33)]
-    group = kind([Segment(1, *each) for each in bounds], [2, 0, 2, 1])
+    bounds, rows = [(0, 1), (3, 9), (9, 17), (17, 17), (20, 36), (36, 53)], [2, 0, 2, 1, 1, 0]
+    group = kind([Segment(1, *each) for each in bounds], rows)
     down = (torch.randn(1, 3, inputs, rank) / inputs**0.5).to(dtype)
     up = (torch.randn(1, 3, rank, inputs) / rank**0.5).to(dtype)
     bias, vectors = torch.randn(1, 3, rank).to(dtype), torch.randn(1, 3, inputs).to(dtype)
-    wide = torch.randn(33, 3 * inputs).to(dtype)
+    if not has_vectors:
+        bias, vectors = bias.zero_(), vectors.zero_()
+    wide = torch.randn(54, 3 * inputs).to(dtype)
+    is_of_segment = torch.zeros(len(wide), dtype=torch.bool)
+    for start, end in bounds:
+        is_of_segment[start:end] = True
     for part in range(3):
         whole = wide.clone()
         states = whole.chunk(3, dim=-1)[part]
-        inner, expected = group.multiply(states, down, 0, bias), wide.float()
-        for (start, end), row in zip(bounds, [2, 0, 2, 1], strict=True):
+        inner, expected = group.multiply(states, down, 0, bias if has_vectors else None), wide.float()
+        inner[~is_of_segment] = torch.nan
+        tolerance = TOLERANCE[dtype] if inner.dtype == dtype else TOLERANCE[torch.float32]
+        for (start, end), row in zip(bounds, rows, strict=True):
             own = states[start:end].float() @ down[0, row].float() + bias[0, row].float()
-            in_inner = 1e-4 if inner.dtype == torch.float32 else 1e-2
-            torch.testing.assert_close(inner[start:end].float(), own, rtol=in_inner, atol=in_inner)
+            torch.testing.assert_close(inner[start:end].float(), own, rtol=tolerance, atol=tolerance)
             into = expected[start:end, part * inputs : (part + 1) * inputs]
             into += inner[start:end].float() @ up[0, row].float() + vectors[0, row].float()
-        group.add_product(states, inner, up, 0, vectors)
-        tolerance = 1e-4 if dtype == torch.float32 else 2e-2
-        torch.testing.assert_close(whole.float(), expected, rtol=tolerance, atol=tolerance)
+        group.add_product(states, inner, up, 0, vectors if has_vectors else None)
+        torch.testing.assert_close(whole.float(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
         is_own = torch.zeros_like(wide, dtype=torch.bool)
-        for start, end in bounds:
-            is_own[start:end, part * inputs : (part + 1) * inputs] = True
+        is_own[is_of_segment, part * inputs : (part + 1) * inputs] = True
         assert torch.equal(whole[~is_own], wide[~is_own])
+
+
+@_KINDS
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("token", [0, 7, 12])
+def test_a_token_that_is_no_number_spoils_no_other_product(
+    kind: Kind, dtype: torch.dtype, spoilt: float, token: int
+) -> None:
+    torch.manual_seed(SEED)
+    states, weights = torch.randn(20, 32).to(dtype), torch.randn(1, 2, 32, 16).to(dtype)
+    group = kind([Segment(1, 0, 13), Segment(2, 13, 20)], [1, 0])
+    clean = group.multiply(states, weights, 0)
+    states[token] = spoilt
+    products = group.multiply(states, weights, 0)
+    assert not products[token].isfinite().any()
+    is_other = torch.arange(20) != token
+    assert torch.equal(products[is_other], clean[is_other])
+
+
+@_KINDS
+def test_a_product_is_the_same_whatever_is_beside_it(kind: Kind, dtype: torch.dtype) -> None:
+    torch.manual_seed(SEED)
+    row, weights = torch.randn(11, 32).to(dtype), torch.randn(1, 2, 32, 16).to(dtype)
+    alone = kind([Segment(1, 0, 11)], [1]).multiply(row, weights, 0)
+    for before in range(1, 9):
+        states = torch.cat([torch.randn(before, 32).to(dtype), row, torch.randn(5, 32).to(dtype)])
+        group = kind(
+            [Segment(2, 0, before), Segment(1, before, before + 11), Segment(2, before + 11, len(states))], [0, 1, 0]
+        )
+        assert torch.equal(group.multiply(states, weights, 0)[before : before + 11], alone)
+
+
+def test_loops_that_a_processor_lacks_say_so() -> None:
+    def loop() -> None: ...
+
+    with pytest.raises(RuntimeError, match="loop is not compiled for this processor"):
+        compiled()(loop)()
 
 
 def test_processors_without_fma_call_no_function_for_each_number() -> None:

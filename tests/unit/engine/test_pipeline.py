@@ -32,14 +32,16 @@ from served_engine import TINY, hold_runs
 from waiting import wait_until
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_staging_while_running_never_mixes_tenants(tiny_home: Home, device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "dtype"), [("cpu", "fp32"), ("cpu", "int8"), pytest.param("cuda", "fp32", marks=pytest.mark.gpu)]
+)
+def test_staging_while_running_never_mixes_tenants(tiny_home: Home, device: str, dtype: str) -> None:
     """Far more hPLMs than slots, asked in a random order by several threads; every answer shows its own weights."""
     entries = marked_keys(tiny_home)
     seed = random.randrange(1 << 30)
     pending: list[tuple[int, Responses]] = []
     capacity = Capacity(max_rows=6, max_adapters=5)
-    with running(tiny_home, 6, capacity, device) as service:
+    with running(tiny_home, 6, capacity, device, dtype=dtype) as service:
 
         def client(number: int) -> None:
             chance = random.Random(seed + number)

@@ -17,17 +17,18 @@ from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import SegmentedAdapters
 from backends.adapters.segments import (
     AlignedSegments,
+    Bf16Segments,
     CompiledSegments,
     FlatSegments,
     OneSegment,
     PaddedSegments,
-    PairedSegments,
     RoundedSegment,
     RowSelection,
     Segment,
     SegmentGroup,
+    grouped,
 )
-from backends.kernels.pairs import MULTIPLIES_PAIRS
+from backends.kernels.bf16_products import HAS_BF16_PRODUCTS
 from backends.root.encoder import Projection, Site
 from backends.root.geometry import RootGeometry
 
@@ -166,8 +167,8 @@ def random_groups(chance: random.Random) -> tuple[list[SegmentGroup], list[Segme
         FlatSegments(segments, rows, CPU),
         PaddedSegments(segments, selection, CPU),
     ]
-    if MULTIPLIES_PAIRS:
-        groups.append(PairedSegments(segments, rows))
+    if HAS_BF16_PRODUCTS:
+        groups.append(Bf16Segments(segments, rows))
     if len({segment.length for segment in segments}) == 1:
         groups.append(AlignedSegments(segments, selection))
     if len(segments) == 1:
@@ -175,11 +176,11 @@ def random_groups(chance: random.Random) -> tuple[list[SegmentGroup], list[Segme
     return groups, segments, rows
 
 
-def test_all_kinds_of_groups_equal_segments_alone() -> None:
+@pytest.mark.parametrize("rank", [8, 16])
+def test_all_kinds_of_groups_equal_segments_alone(rank: int) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     torch.manual_seed(seed)
-    rank = chance.choice([8, 16])
     down, bias = torch.randn(2, 40, 16, rank).bfloat16(), torch.randn(2, 40, rank).bfloat16()
     up, vectors = torch.randn(2, 40, rank, 16).bfloat16(), torch.randn(2, 40, 16).bfloat16()
     for _ in range(100):
@@ -199,3 +200,20 @@ def test_all_kinds_of_groups_equal_segments_alone() -> None:
             group.normalise(states, vectors, vectors, layer, 1e-5, into)
             require_close(got, added, name)
             require_close(into, normed, name)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_products", "kind"),
+    [
+        (torch.bfloat16, True, Bf16Segments),
+        (torch.bfloat16, False, CompiledSegments),
+        (torch.float32, True, CompiledSegments),
+    ],
+)
+def test_what_multiplies_segments_on_a_cpu(
+    dtype: torch.dtype, has_products: bool, kind: type[SegmentGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.adapters.segments.HAS_BF16_PRODUCTS", has_products)
+    pool = {"down": torch.zeros(1, 2, 16, 16, dtype=dtype)}
+    (group,) = grouped([Segment(1, 0, 5), Segment(2, 5, 40)], [0, 1], pool)
+    assert type(group) is kind

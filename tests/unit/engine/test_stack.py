@@ -21,11 +21,12 @@ from backends.home import Home
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.layouts import ALL_LAYOUTS
+from builder.profiling.preparing_int8 import smoothing_of_states
 from row_errors import RowErrors
 from seeds import SEED
 
 NUM_BATCHES = int(os.environ.get("HPLM_RANDOM_BATCHES", "12"))
-"""A release is tried with 10,000, which takes minutes."""
+"""A release is tried with 10,000 (`make test-random`)."""
 HAS_VNNI = int8_instructions() == "VNNI"
 """Without it weights in int8 have three quarters as many levels."""
 TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1, "int8": 3e-1 if HAS_VNNI else 5e-1}
@@ -62,7 +63,9 @@ def test_mixed_batches_equal_rows_alone(built_home: Home, dtype: str, sharing: S
     root = RootFolder(built_home.root("tiny"))
     pool = ComputePool(3, torch.device("cpu"))
     settings = StackSettings(dtype=dtype, num_slots=len(KINDS))
-    stack = UpperStack(root, settings, pool, layout_of=lambda _: LAYOUTS["ragged"](sharing))
+    torch.manual_seed(SEED)
+    smoothing = smoothing_of_states(root, [torch.randn(9, root.geometry.hidden_size) for _ in range(16)])
+    stack = UpperStack(root, settings, pool, layout_of=lambda _: LAYOUTS["ragged"](sharing), smoothing=smoothing)
     artifacts = random_artifacts(root, seed=3)
     rng = random.Random(4)
     errors = RowErrors(SEED, TOLERANCE[dtype], LARGEST.get(dtype))

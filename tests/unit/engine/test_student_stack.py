@@ -30,8 +30,8 @@ from bench.kit.random_students import random_students, student_adapters_of
 from seeds import SEED
 
 COUNT, LAYERS, HIDDEN = 3, 2, 64
-TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1}
-"""Of a row's largest logit."""
+TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1, "int8": 6e-1}
+"""Of a row's largest logit; students have no smoothing in int8."""
 STUDENT_KINDS = [kind for kind in KINDS if kind not in ("entrance", "all")]
 POOLINGS = {"cls": "classification", "mean": "regression", NO_POOLING: "ner", PAIR_POOLING: "classification"}
 

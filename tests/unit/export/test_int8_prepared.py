@@ -19,9 +19,10 @@ from backends.adapters.head import Head
 from backends.adapters.pooling import NO_POOLING, PAIR_POOLING
 from backends.engine import precision
 from backends.engine.stack import UpperStack
+from backends.errors import CorruptFileError
 from backends.home import Home
 from backends.registry.registry import Registry
-from backends.root.int8_file import Int8Fidelity, read_fidelity, read_smoothing
+from backends.root.int8_file import QUANTISATION_FORMAT_VERSION, Int8Fidelity, read_fidelity, read_smoothing
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
@@ -142,6 +143,27 @@ def test_progress_is_shown_and_what_is_unchanged_is_not_measured_again(
         assert prepared(corpus)[1] == phases
 
 
+def test_what_another_root_left_is_measured_anew(tiny_home: Home, run_hplm: Run) -> None:
+    export(run_hplm, tiny_home, "--dtype", "int8")
+    root = RootFolder(tiny_home.root("tiny"))
+    path, own = root.path / "int8.json", read_fidelity(root.path, root.fingerprint)
+    write_json(path, read_json(path) | {"root_fingerprint": "of another root", "smoothing": {}})
+    assert "root tiny keeps a cosine of" in export(run_hplm, tiny_home, "--dtype", "int8")
+    assert read_fidelity(root.path, root.fingerprint) == own
+
+
+@pytest.mark.parametrize("dtype", ["int8", "auto"])
+def test_what_a_newer_release_measured_stays(tiny_home: Home, run_hplm: Run, dtype: str) -> None:
+    export(run_hplm, tiny_home, "--dtype", "int8")
+    path = tiny_home.root("tiny") / "int8.json"
+    write_json(path, read_json(path) | {"format_version": QUANTISATION_FORMAT_VERSION + 1})
+    before = path.read_bytes()
+    said = export(run_hplm, tiny_home, "--dtype", dtype)
+    assert f"this release reads up to {QUANTISATION_FORMAT_VERSION}" in said and "Traceback" not in said
+    assert path.read_bytes() == before
+    assert settings_of(tiny_home.repository)["upper dtype"] in (["int8"] if dtype == "int8" else ["bf16", "fp32"])
+
+
 @pytest.mark.parametrize("count", [0, 15])
 def test_too_few_texts_are_an_error(tiny_home: Home, run_hplm: Run, tmp_path: Path, count: int) -> None:
     corpus = tmp_path / "texts.txt"
@@ -260,3 +282,16 @@ def test_smoothing_balances_inputs_and_weights(tiny_home: Home) -> None:
     usual, found = smoothing_of_states(root, rows), smoothing_of_states(root, large)
     ratio = found[0, "query_key_value"] / usual[0, "query_key_value"]
     assert ratio[3] / ratio[[*range(3), *range(4, size)]].median() == pytest.approx(10, rel=0.05)
+
+
+def test_smoothing_of_channels_beyond_all_scales(tiny_home: Home) -> None:
+    """The factors stay in their range; of infinity there are none."""
+    root = RootFolder(tiny_home.root("tiny"))
+    rows = [torch.randn(12, root.geometry.hidden_size) for _ in range(4)]
+    for row in rows:
+        row[:, 3] *= 1e9
+    found = smoothing_of_states(root, rows)[0, "query_key_value"]
+    assert found.isfinite().all() and found.max() == found[3] == 64
+    rows[0][0, 0] = torch.inf
+    with pytest.raises(CorruptFileError, match="compute NaN or infinite states"):
+        smoothing_of_states(root, rows)
