@@ -20,8 +20,9 @@ from torch import Tensor
 from backends.kernels.compiling import BF16, COUNT, COUNTS, FLAT_BF16, compiled
 from backends.kernels.tile import TILE_COLUMNS
 
-HAS_BF16_PRODUCTS = "+avx512bf16" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-"""Whether loops are compiled for a processor with AVX512-BF16; elsewhere `add_bf16_products` is not there."""
+_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+HAS_BF16_PRODUCTS = {"+avx512bf16", "+avx512vl"} <= set(_FEATURES)
+"""Whether loops are compiled for a processor with AVX512-BF16; elsewhere `add_bf16_products` raises RuntimeError."""
 TILE_ROWS = 8
 """Rows of a tile here. More would stay empty at the ends of short segments."""
 _NARROW = TILE_COLUMNS // 2

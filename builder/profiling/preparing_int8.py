@@ -177,7 +177,7 @@ def smoothing_of_states(root: RootFolder, rows: Iterable[Tensor]) -> Smoothing:
     Shape: rows `[L, H]`.
 
     Raises:
-        CorruptFileError: The root's layers compute no numbers.
+        CorruptFileError: The states are NaN or infinite.
     """
     upper, geometry = root.upper(), root.geometry
     largest: dict[tuple[int, Smoothed], Tensor] = {}
@@ -199,7 +199,7 @@ def smoothing_of_states(root: RootFolder, rows: Iterable[Tensor]) -> Smoothing:
     for row in rows:
         upper(row[None].float(), padded_attention(geometry.num_heads, torch.ones(1, len(row), dtype=torch.bool)))
     if not all(bool(sizes.isfinite().all()) for sizes in largest.values()):
-        raise CorruptFileError(f"the layers of {root.path} compute NaN or infinite states")
+        raise CorruptFileError(f"the states of {root.path} are NaN or infinite")
     return {key: _balanced(sizes, linears[key].get_parameter("weight")) for key, sizes in largest.items()}
 
 

@@ -119,7 +119,7 @@ Kind = type[CompiledSegments]
 @_KINDS
 @pytest.mark.parametrize("has_vectors", [True, False])
 @pytest.mark.parametrize(
-    ("inputs", "rank"), [(1, 1), (20, 3), (16, 16), (33, 17), (48, 32), (32, 8), (24, 24), (30, 48)]
+    ("inputs", "rank"), [(1, 1), (20, 3), (16, 16), (33, 17), (48, 32), (32, 8), (32, 4), (24, 24), (30, 48)]
 )
 def test_products_of_segments_touch_their_own_tokens_only(
     kind: Kind, dtype: torch.dtype, has_vectors: bool, inputs: int, rank: int
@@ -158,11 +158,12 @@ def test_products_of_segments_touch_their_own_tokens_only(
 @_KINDS
 @pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("token", [0, 7, 12])
-def test_a_token_that_is_no_number_spoils_no_other_product(
-    kind: Kind, dtype: torch.dtype, spoilt: float, token: int
+@pytest.mark.parametrize("columns", [8, 16, 24])
+def test_a_token_with_nan_or_infinity_spoils_no_other_product(
+    kind: Kind, dtype: torch.dtype, spoilt: float, token: int, columns: int
 ) -> None:
     torch.manual_seed(SEED)
-    states, weights = torch.randn(20, 32).to(dtype), torch.randn(1, 2, 32, 16).to(dtype)
+    states, weights = torch.randn(20, 32).to(dtype), torch.randn(1, 2, 32, columns).to(dtype)
     group = kind([Segment(1, 0, 13), Segment(2, 13, 20)], [1, 0])
     clean = group.multiply(states, weights, 0)
     states[token] = spoilt
@@ -173,9 +174,10 @@ def test_a_token_that_is_no_number_spoils_no_other_product(
 
 
 @_KINDS
-def test_a_product_is_the_same_whatever_is_beside_it(kind: Kind, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("columns", [8, 16, 24])
+def test_a_product_is_the_same_whatever_is_beside_it(kind: Kind, dtype: torch.dtype, columns: int) -> None:
     torch.manual_seed(SEED)
-    row, weights = torch.randn(11, 32).to(dtype), torch.randn(1, 2, 32, 16).to(dtype)
+    row, weights = torch.randn(11, 32).to(dtype), torch.randn(1, 2, 32, columns).to(dtype)
     alone = kind([Segment(1, 0, 11)], [1]).multiply(row, weights, 0)
     for before in range(1, 9):
         states = torch.cat([torch.randn(before, 32).to(dtype), row, torch.randn(5, 32).to(dtype)])

@@ -217,3 +217,5 @@ def test_what_multiplies_segments_on_a_cpu(
     pool = {"down": torch.zeros(1, 2, 16, 16, dtype=dtype)}
     (group,) = grouped([Segment(1, 0, 5), Segment(2, 5, 40)], [0, 1], pool)
     assert type(group) is kind
+    (large,) = grouped([Segment(1, 0, 128), Segment(2, 128, 256)], [0, 1], pool)
+    assert type(large) is (AlignedSegments if dtype == torch.bfloat16 else CompiledSegments)

@@ -23,15 +23,21 @@ from backends.engine.stack import StackSettings
 from backends.engine.student_layers import ReadyStudents, StudentLayers, StudentRow
 from backends.errors import HplmError
 from backends.home import Home
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet
 from bench.kit.layouts import ALL_LAYOUTS
 from bench.kit.random_students import random_students, student_adapters_of
+from row_errors import RowErrors
 from seeds import SEED
 
 COUNT, LAYERS, HIDDEN = 3, 2, 64
-TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1, "int8": 6e-1}
+HAS_VNNI = int8_instructions() == "VNNI"
+"""Without it weights in int8 have three quarters as many levels."""
+TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1, "int8": 3e-1 if HAS_VNNI else 5e-1}
 """Of a row's largest logit; students have no smoothing in int8."""
+LARGEST = {"int8": 2 * TOLERANCE["int8"]}
+MEDIAN_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "int8": 5e-2 if HAS_VNNI else 1e-1}
 STUDENT_KINDS = [kind for kind in KINDS if kind not in ("entrance", "all")]
 POOLINGS = {"cls": "classification", "mean": "regression", NO_POOLING: "ner", PAIR_POOLING: "classification"}
 
@@ -101,13 +107,15 @@ class Batch:
                 layers.release(hplm)
 
     def require_close(self, got: list[Tensor], dtype: str) -> None:
+        self.add_errors(RowErrors(SEED, TOLERANCE[dtype]), got)
+
+    def add_errors(self, errors: RowErrors, got: list[Tensor]) -> None:
         columns = zip(self.keys, self.rows, self.counts, self.middles, got, strict=True)
         for key, row, count, middle, logits in columns:
             artifact = self._artifacts[key]
             expected = reference_student_logits(self._students, artifact, row.float(), count, middle)
             assert logits.dtype == torch.float32 and logits.shape == expected.shape
-            error = float((logits - expected).abs().max()) / max(1.0, float(expected.abs().max()))
-            assert error <= TOLERANCE[dtype], f"{artifact.pooling}, {count} students: {error}, seed {SEED}"
+            errors.add(logits, expected)
 
 
 @pytest.mark.parametrize("least_to_narrow", [0.0, 2.0])
@@ -121,10 +129,12 @@ def test_mixed_batches_equal_rows_and_students_alone(
     pool, settings = ComputePool(3, torch.device("cpu")), StackSettings(dtype=dtype, num_slots=9)
     layers = StudentLayers(students, settings, pool, lambda _: LAYOUTS["ragged"](sharing))
     artifacts, chance = random_artifacts(students, seed=3), random.Random(SEED + 4)
+    errors = RowErrors(SEED, TOLERANCE[dtype], LARGEST.get(dtype))
     for _ in range(8):
         usable = {key: artifacts[key] for key in chance.sample(sorted(artifacts), 8)}
         batch = Batch(chance, students, usable, chance.randint(1, 24))
-        batch.require_close(batch.run(layers), dtype)
+        batch.add_errors(errors, batch.run(layers))
+    errors.require(MEDIAN_TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("layout", ALL_LAYOUTS)
