@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.length_groups import length_groups
+from backends.adapters.row_selection import RowSelection, multiplied_rows
 from backends.kernels.bf16_products import HAS_BF16_PRODUCTS, add_bf16_products, fits_tiles
 from backends.kernels.compiling import flat_memory_of, memory_of
 from backends.kernels.segments import add_products, multiply_segments, normalise_segments
@@ -34,8 +35,6 @@ _LENGTH_STEP = 8
 _GROUPED_ALIGNMENT_BYTES = 16
 _LEAST_BATCHED_TOKENS = 256
 """From so many tokens in segments of one length, a CPU's own products in bf16 are faster than compiled loops."""
-_MOST_SPANNED = 3
-"""A group without tokens costs a third of a row's copy."""
 GROUP_COST_TOKENS = 48
 """Cost of one more group, in tokens of a product."""
 
@@ -236,7 +235,7 @@ class FlatSegments(_TakenSegments):
 
     def __init__(self, segments: Sequence[Segment], rows: Sequence[int], device: torch.device) -> None:
         members = sorted(zip(rows, segments, strict=True), key=lambda member: (member[0], member[1].start))
-        multiplied = _multiplied_rows(sorted(set(rows)))
+        multiplied = multiplied_rows(sorted(set(rows)))
         index_of = {row: index for index, row in enumerate(multiplied)}
         lengths = np.zeros(len(multiplied), dtype=np.int64)
         for row, segment in members:
@@ -339,22 +338,6 @@ class Bf16Segments(CompiledSegments):
         add_bf16_products(flat_memory_of(states), states.stride(0), *self._segments, *lines, *own)
 
 
-class RowSelection:
-    """Some rows of a pool: a view where they are consecutive, a gathered copy otherwise."""
-
-    def __init__(self, rows: Sequence[int], device: torch.device) -> None:
-        self._neighbours = slice(rows[0], rows[0] + len(rows))
-        self._index: Tensor | None = None
-        if list(rows) != list(range(rows[0], rows[0] + len(rows))):
-            self._index = torch.tensor(rows, device=device)
-
-    def of(self, tensor: Tensor, layer: int) -> Tensor:
-        """Return the rows of one layer: `[U, rows, …]` → `[selected, …]`."""
-        if self._index is None:
-            return tensor[layer, self._neighbours]
-        return tensor[layer].index_select(0, self._index)
-
-
 def grouped(segments: Sequence[Segment], rows: Sequence[int], tensors: Mapping[str, Tensor]) -> list[SegmentGroup]:
     """Form the groups of segments that cost least, with their rows of a pool of these tensors.
 
@@ -396,12 +379,6 @@ def _group(segments: Sequence[Segment], rows: Sequence[int], device: torch.devic
     # Gathered tokens may have any order: ascending rows let the weights be read as a view.
     members.sort(key=lambda member: member[1])
     return PaddedSegments([s for s, _ in members], RowSelection([row for _, row in members], device), device)
-
-
-def _multiplied_rows(rows: Sequence[int]) -> Sequence[int]:
-    """Return all rows from the first to the last where most are used, and these alone otherwise."""
-    span = range(rows[0], rows[-1] + 1)
-    return span if len(span) <= _MOST_SPANNED * len(rows) else rows
 
 
 def _tokens_of(segments: Sequence[Segment], device: torch.device) -> slice | Tensor:

@@ -15,6 +15,7 @@ from adapter_reference import KINDS, random_adapters
 from backends.adapters.adapter_set import PROJECTED, AdapterSet
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import SegmentedAdapters
+from backends.adapters.row_selection import RowSelection
 from backends.adapters.segments import (
     AlignedSegments,
     Bf16Segments,
@@ -23,7 +24,6 @@ from backends.adapters.segments import (
     OneSegment,
     PaddedSegments,
     RoundedSegment,
-    RowSelection,
     Segment,
     SegmentGroup,
     grouped,
