@@ -23,7 +23,7 @@ from backends.kernels.tile import TILE_COLUMNS
 _FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 HAS_BF16_PRODUCTS = {"+avx512bf16", "+avx512vl"} <= set(_FEATURES)
 """Whether loops are compiled for a processor with AVX512-BF16; elsewhere `add_bf16_products` raises RuntimeError."""
-TILE_ROWS = 8
+_TILE_ROWS = 8
 """Rows of a tile here. More would stay empty at the ends of short segments."""
 _NARROW = TILE_COLUMNS // 2
 """Columns of a tile at the end of a matrix that no whole tile fills, such as that of a rank of 8."""
@@ -71,7 +71,7 @@ def _tile(columns: int) -> Any:
         rows: Any,
         count: Any,
     ) -> Any:
-        """Add the product of `rows` rows, 1 to `TILE_ROWS`, of `count` numbers, which is even and at least 2.
+        """Add the product of `rows` rows, 1 to `_TILE_ROWS`, of `count` numbers, which is even and at least 2.
 
         Each matrix lies in an array in bf16, from an offset on, with the same distance between all its rows. Nothing
         checks that they end where the arrays do. Missing rows repeat the last one: all sums are begun before the first
@@ -89,7 +89,7 @@ def _tile(columns: int) -> Any:
                 return build.gep(data, [args[at + 1]])
 
             last = build.sub(args[11], ir.Constant(_INT64, 1))
-            numbers = [_smaller(build, ir.Constant(_INT64, row), last) for row in range(TILE_ROWS)]
+            numbers = [_smaller(build, ir.Constant(_INT64, row), last) for row in range(_TILE_ROWS)]
             lefts, outs = (
                 [build.gep(base, [build.mul(number, distance)]) for number in numbers]
                 for base, distance in ((address(0), args[2]), (address(8), args[10]))
@@ -198,8 +198,8 @@ def add_bf16_products(
     whole = columns - columns % TILE_COLUMNS
     for segment in range(len(starts)):
         row = rows[segment]
-        for first in range(starts[segment], ends[segment], TILE_ROWS):
-            num_tokens = min(TILE_ROWS, ends[segment] - first)
+        for first in range(starts[segment], ends[segment], _TILE_ROWS):
+            num_tokens = min(_TILE_ROWS, ends[segment] - first)
             left, out = first * inputs_row, first * states_row
             right, vector = row * count * columns, row * columns
             for column in range(0, whole, TILE_COLUMNS):
