@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from backends.adapters.product import BatchLayer
 from backends.engine.fused_layer import FusedLayer, FusedLayers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, EncoderLayer
+from backends.root.int8_feed_forward import Int8FeedForward
 from backends.root.int8_file import Smoothed, Smoothing
-from backends.root.int8_linear import AFTER, CENTRED, Quantised, QuantisedLinear, Range, blocks
+from backends.root.int8_linear import QuantisedLinear
 from backends.root.rowwise_linear import ROWWISE, RowwiseLinear
 from backends.root.upper import UpperLayers
 
@@ -40,40 +41,22 @@ def _layers(upper: UpperLayers) -> list[EncoderLayer]:
 
 class _Int8Layer(FusedLayer):
     def __init__(self, layer: EncoderLayer, activation: str, dtype: torch.dtype, smoothing: Smoothing) -> None:
-        def quantised(linear: nn.Linear, inputs: Range = CENTRED, smoothed: Smoothed | None = None) -> QuantisedLinear:
-            channels = None if smoothed is None else smoothing.get((layer.index, smoothed))
-            return QuantisedLinear(linear.weight, linear.bias, dtype, inputs, channels)
-
-        products = quantised(layer.query_key_value, smoothed="query_key_value"), quantised(layer.attention_output)
-        super().__init__(layer.index, *products, layer.attention_norm.to(dtype), layer.ffn_norm.to(dtype))
-        self._ffn_in = quantised(layer.ffn_in, smoothed="ffn_in")
-        self._ffn_out = quantised(layer.ffn_out, AFTER[activation])
-        self._activation, self._dtype = activation, dtype
+        first, last = layer.query_key_value, layer.attention_output
+        super().__init__(
+            layer.index,
+            QuantisedLinear(first.weight, first.bias, dtype, smoothing=smoothing.get((layer.index, "query_key_value"))),
+            QuantisedLinear(last.weight, last.bias, dtype),
+            layer.attention_norm.to(dtype),
+            layer.ffn_norm.to(dtype),
+        )
+        self._int8_feed_forward = Int8FeedForward(layer, activation, dtype, smoothing.get((layer.index, "ffn_in")))
 
     def _feed_forward(self, hidden: Tensor, adapter: BatchLayer, plus: Tensor | None) -> Tensor:
-        outputs, inner = torch.empty_like(hidden), None
-        if adapter.changes("ffn_in") or adapter.changes("ffn_out"):
-            # What adapters add comes first: then a block of tokens passes both products while it is in the cache.
-            inner = adapter.project("ffn_in", hidden, hidden.new_zeros(len(hidden), self._ffn_in.width))
-        for block in blocks(len(hidden)):
-            states = self._activated(self._ffn_in.quantised(hidden[block]), _rows(inner, block))
-            self._ffn_out.multiply(states, outputs[block], _rows(plus, block))
-        return outputs if inner is None else adapter.project("ffn_out", inner, outputs)
-
-    def _activated(self, inputs: Quantised, inner: Tensor | None) -> Quantised:
-        """Return what the activation makes of the product and `inner`, quantised; `inner` becomes it."""
-        if self._activation == "gelu":
-            return self._ffn_in.multiply_through_gelu(inputs, inner, self._ffn_out.inputs)
-        states = torch.empty(len(inputs.scales), self._ffn_in.width, dtype=self._dtype)
-        self._ffn_in.multiply(inputs, states, inner)
-        activated = ACTIVATION_FUNCTIONS[self._activation](states)
-        if inner is not None:
-            inner.copy_(activated)
-        return self._ffn_out.quantised(activated)
-
-
-def _rows(states: Tensor | None, block: slice) -> Tensor | None:
-    return None if states is None else states[block]
+        if not (adapter.changes("ffn_in") or adapter.changes("ffn_out")):
+            return self._int8_feed_forward(hidden, plus)
+        # What adapters add comes first: then a block of tokens passes both products while it is in the cache.
+        inner = adapter.project("ffn_in", hidden, hidden.new_zeros(len(hidden), self._int8_feed_forward.width))
+        return adapter.project("ffn_out", inner, self._int8_feed_forward(hidden, plus, inner))
 
 
 class _RowwiseLayer(FusedLayer):
