@@ -27,6 +27,7 @@ from backends.plot.overlay_log import (
     LogWriter,
     overlay_folder,
     overlay_uses,
+    read_header,
     write_uses,
 )
 from backends.plot.overlay_pool import OverlayPool
@@ -65,7 +66,7 @@ class Overlay:
         self._table_folder = table_folder
         self._folder = overlay_folder(table_folder)
         self.origin = origin
-        self._writer = None if seat is None else LogWriter(self._folder / f"{seat}.log", origin)
+        self._writer = None if seat is None else LogWriter(_log_path(self._folder, seat, origin), origin)
         self._readers: dict[Path, LogReader] = {}
         self._unwritten: list[tuple[Keys, Float16Array]] = []
         self._unwritten_lock = threading.Lock()
@@ -203,3 +204,13 @@ class Overlay:
                 why = _DISK_FULL if isinstance(error, StorageFullError) else error.strerror or error
                 LOGGER.warning("%s goes on without %s: %s: %s", self.name, what, path, why)
             self._in_trouble.add(path)
+
+
+def _log_path(folder: Path, seat: int, origin: LogOrigin) -> Path:
+    """Return where a seat writes; a log of another origin stays, because a domain's next version counts its keys."""
+    path = folder / f"{seat}.log"
+    try:
+        found = LogOrigin.of(read_header(path))
+    except OSError:  # whoever writes meets it again, and logs it
+        found = None
+    return path if found in (None, origin) else folder / f"{seat}-{origin.identity[:8]}.log"

@@ -4,8 +4,9 @@
                                             <seat>.uses    how often each was used lately; rewritten now and then
 
 Only the process with that seat writes a log (see `overlay_seat`); all read it. A torn record at the end is cut off by
-the next append, a record that does not match its checksum is left out, a log of other lower layers is ignored.
-`hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and computes the values anew.
+the next append, a record that does not match its checksum is left out, the vectors of other lower layers or of another
+dtype are ignored. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and computes the
+values anew.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class FragmentLayout:
 
 @dataclass(frozen=True)
 class LogOrigin:
-    """Header of a log; `identity`, 32 characters, names the lower layers that made it."""
+    """Header of a log; `identity`, 32 characters, names the lower layers that made it, and how int8 rounded them."""
 
     identity: str
     layout: FragmentLayout
@@ -185,7 +186,9 @@ class LogReader:
         self._header, self._end = header, _HEADER_BYTES
         self._is_ours = LogOrigin.of(header) == self._origin
         if not self._is_ours:
-            LOGGER.warning("%s is damaged or of other lower layers; it is ignored", self.path)
+            LOGGER.warning(
+                "%s is damaged, or of other lower layers or another dtype; its vectors are ignored", self.path
+            )
 
     def _sound(self, records: Records) -> Records:
         sound = checksums(records) == records["checksum"]
