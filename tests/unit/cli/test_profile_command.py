@@ -11,6 +11,7 @@ import torch
 from backends.engine.stack import StackSettings
 from backends.home import Home
 from backends.registry.registry import Registry
+from backends.root.int8_instructions import int8_instructions
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.cost_profile import read_profile
 from backends.scheduling.settings import Capacity
@@ -38,6 +39,13 @@ def test_a_profile_is_measured_kept_and_shown(run: Run, tiny_home: Home) -> None
     assert profile.measured.root_fingerprint == Registry.open(tiny_home).root("tiny").fingerprint
     assert len(profile.layers_us) == 2 and min(profile.layers_us) > 0
     assert not [path for path in tiny_home.profile("tiny").iterdir() if path.name != "cost_model.json"]
+
+
+@pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
+def test_a_profile_may_be_of_int8(run: Run, tiny_home: Home) -> None:
+    options = ("--dtype", "int8", "--threads", "1", "--batches", "40", "--repeats", "1")
+    assert json.loads(run("profile", *options, "--json"))["dtype"] == "int8"
+    assert read_profile(tiny_home.profile("tiny")).measured.dtype == "int8"
 
 
 def test_what_cannot_be_measured_is_one_line_and_leaves_nothing(run: Run, tiny_home: Home) -> None:

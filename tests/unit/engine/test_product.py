@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adapter_reference import KINDS, random_adapters
-from backends.adapters.adapter_set import PROJECTED, AdapterSet
+from backends.adapters.adapter_set import PROJECTED, SITES, AdapterSet
 from backends.adapters.device_bank import AdapterBank
+from backends.adapters.parts import Norm
 from backends.adapters.product import SegmentedAdapters
 from backends.adapters.row_selection import RowSelection
 from backends.adapters.segments import (
@@ -31,6 +32,7 @@ from backends.adapters.segments import (
 from backends.kernels.bf16_products import HAS_BF16_PRODUCTS
 from backends.root.encoder import Projection, Site
 from backends.root.geometry import RootGeometry
+from seeds import SEED
 
 GEOMETRY = RootGeometry(100, 16, 24, 4, 1, 2, 32, 2, 1e-12, "gelu")
 CPU = torch.device("cpu")
@@ -126,6 +128,24 @@ def test_many_at_once_equal_each_alone(dtype: torch.dtype) -> None:
                 changed = any(m in batches.held[s.slot].loras for s in segments for m in PROJECTED[projection])
                 assert mixed.changes(projection) == changed, name
                 require_close(mixed.project(projection, inputs, outputs), expected, name)
+
+
+def test_a_norm_that_no_segment_needs_is_not_computed() -> None:
+    torch.manual_seed(SEED)
+    norms = {site: Norm(torch.randn(2, 16), torch.randn(2, 16)) for site in SITES}
+    bank = AdapterBank(3, GEOMETRY, 32, torch.float32, CPU)
+    for slot, adapters in enumerate((AdapterSet(norms=norms), AdapterSet()), start=1):
+        bank.make_room(adapters)
+        bank.fill(slot, adapters)
+    of_nan = nn.LayerNorm(16)
+    nn.init.constant_(of_nan.weight, torch.nan)
+    states = torch.randn(9, 16)
+    with torch.inference_mode():
+        for second, is_needed in ((1, False), (2, True)):
+            segments = [Segment(1, 0, 4), Segment(second, 4, 9)]
+            for site in SITES:
+                normed = SegmentedAdapters(bank, segments).layer(1).add_and_norm(site, states, None, of_nan)
+                assert bool(normed[:4].isfinite().all()) and bool(normed[4:].isnan().any()) == is_needed
 
 
 def test_sizes_that_no_grouped_product_takes_are_multiplied_all_the_same() -> None:
