@@ -86,7 +86,7 @@ class Batch:
                 stack.release(hplm)
 
 
-@pytest.mark.parametrize("threads", [1, 3], ids="{} threads a stage".format)
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 3], ids="{} threads a stage".format)
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 def test_stages_answer_as_the_whole_stack_does(

@@ -111,7 +111,7 @@ def artifacts_of(root: RootFolder, chance: random.Random) -> dict[int, HplmArtif
     return {key: random_artifact(chance, root, kind) for key, kind in enumerate(KINDS, start=1)}
 
 
-@pytest.mark.parametrize("least_to_narrow", [0.0, 0.04, 1.0])
+@pytest.mark.parametrize("least_to_narrow", [0.0, pytest.param(0.04, marks=pytest.mark.long), 1.0])
 @pytest.mark.parametrize("sharing", [Sharing(), Sharing(3, 1, 40)])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_rows_that_leave_and_rows_that_stay_equal_rows_alone(
