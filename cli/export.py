@@ -12,7 +12,7 @@ import typer
 from backends.errors import HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.lower.caller_check import Auth
-from backends.lower.settings import FillingSettings, LowerDtype, Missing, TextLimits
+from backends.lower.settings import FillingSettings, LowerDtype, Missing, TextLimits, lower_dtype_beside
 from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import (
     AdmissionSettings,
@@ -46,8 +46,8 @@ class DeviceOptions:
         Literal["auto", "bf16", "fp32", "int8", "fp8"],
         typer.Option(
             help="What layers compute in; fp32 takes the place of bf16 on processors without its instructions. With "
-            "int8 the upper layers' shared products are in 8 bits, on processors with VNNI or AVX2 and on GPUs; all "
-            "else is as with bf16. fp8 is the same in 8-bit floats, for GPUs only, where bf16 is faster than both. "
+            "int8 the layers' shared products are in 8 bits, on processors with VNNI or AVX2 and on GPUs; all else is "
+            "as with bf16. fp8 is the same in 8-bit floats, for GPUs only, where bf16 is faster than both. "
             "auto takes int8 where the processor has it, but no AMX, and nearly all labels stay; else bf16 or fp32."
         ),
     ] = "bf16"
@@ -84,11 +84,6 @@ class DeviceOptions:
             "is left is not served. \\[default: no limit]"
         ),
     ] = None
-
-    @property
-    def lower_dtype(self) -> LowerDtype:
-        """Lower layers compute in bf16 where the upper ones are quantised."""
-        return "fp32" if self.dtype == "fp32" else "bf16"
 
     def chosen(self, home: Home, registry: Registry, say: Callable[[str], None]) -> DeviceOptions:
         """Prepare roots for int8 where it may be taken; return the options with a dtype in place of `auto`.
@@ -315,7 +310,9 @@ def export_settings(
         stage_models=device.stage_models,
         plugin=mode.plugin,
         takes_plugin=not mode.no_plugin,
-        lower_parameters=lower.parameters(device.lower_dtype) | access.parameters() | traffic.parameters(),
+        lower_parameters=lower.parameters(lower_dtype_beside(device.dtype))
+        | access.parameters()
+        | traffic.parameters(),
         upper_parameters=upper | waiting.parameters(),
     )
 

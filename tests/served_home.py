@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backends.home import Home
+from backends.lower.settings import lower_dtype_beside
 from backends.registry.registry import Registry
 from backends.registry.snapshot import REFRESH_INTERVAL_S
 from builder.export.repository import render_repository
@@ -57,7 +58,7 @@ def serving(
         with closing(Registry.open(home)) as registry:
             quantise_root(home, registry, "tiny", [])
     parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
-    lower = {"dtype": "bf16" if dtype == "int8" else dtype}
+    lower = {"dtype": lower_dtype_beside(dtype)}
     settings = ExportSettings(lower_instances=lower_instances, lower_parameters=lower, upper_parameters=parameters)
     render_repository(home.repository, settings)
     with TritonServer(replace(config_of(home), tls=tls)) as server:

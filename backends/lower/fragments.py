@@ -1,8 +1,9 @@
 """Whole fragments through the lower layers, many at once: what no table holds is computed while its text waits.
 
-On a CPU with bf16 instructions the layers' weights are packed (`backends/root/packed.py`), and the attention of all
-fragments is a few dense products, because a fragment's own is too small for a kernel. Elsewhere the root's own layers
-run. A fragment's vectors do not depend on the fragments beside it.
+On a CPU with bf16 instructions the layers' weights are packed, or quantised in an export in int8
+(`backends/lower/int8_products.py`). The attention of all fragments is then a few dense products, because a
+fragment's own is too small for a kernel. Elsewhere the root's own layers run. A fragment's vectors do not depend on the
+fragments beside it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from backends.heartbeat import beat_of_thread
+from backends.lower.fragment_products import Products, ProductsOf, packed_products
 from backends.lower.settings import LowerDtype
 from backends.root.encoder import EncoderLayer
 from backends.root.geometry import RootGeometry
+from backends.root.int8_instructions import int8_instructions
 from backends.root.lower import FragmentEncoder
-from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
+from backends.root.packed import cpu_multiplies_bf16
 
 _AT_ONCE = 192
 """More at once would not be faster, because their intermediate states leave the cache."""
@@ -35,10 +38,32 @@ class ComputesFragments(Protocol):
 
 
 def fragment_computer(encoder: FragmentEncoder, geometry: RootGeometry, dtype: LowerDtype) -> ComputesFragments:
-    """Choose how to run an encoder: packed in bf16 where the machine multiplies that fast, else as it is."""
-    if dtype == "bf16" and geometry.activation in FUSED and cpu_multiplies_bf16():
-        return PackedFragments(encoder, geometry)
+    """Choose how to run an encoder: with its products in int8 or packed in bf16, else as it is."""
+    in_force = dtype_in_force(dtype)
+    if in_force == "int8":
+        from backends.lower.int8_products import int8_products_of  # loads Numba, for a second
+
+        return FastFragments(encoder, geometry, int8_products_of(encoder), _states_beside_int8())
+    if in_force == "bf16":
+        return FastFragments(encoder, geometry, packed_products, torch.bfloat16)
     return PlainFragments(encoder)
+
+
+def dtype_in_force(dtype: LowerDtype) -> LowerDtype:
+    """Return what lower layers compute in on this machine's processor, which may lack what an export names."""
+    if dtype == "int8" and int8_instructions() is not None:
+        return "int8"
+    return "bf16" if dtype != "fp32" and cpu_multiplies_bf16() else "fp32"
+
+
+def rounding_of(dtype: LowerDtype) -> str:
+    """Name what fragments in int8 are rounded by; empty in other dtypes, whose vectors differ far less."""
+    in_int8 = dtype_in_force(dtype) == "int8"
+    return f"int8 {int8_instructions()} {_states_beside_int8()}" if in_int8 else ""
+
+
+def _states_beside_int8() -> torch.dtype:
+    return torch.bfloat16 if cpu_multiplies_bf16() else torch.float32
 
 
 class PlainFragments:
@@ -50,17 +75,21 @@ class PlainFragments:
         return torch.cat([self._encoder(part).to(torch.float16) for part in even_parts(ids)])
 
 
-class PackedFragments:
-    """Computes what `FragmentEncoder` computes, in bf16; keeps none of its layers."""
+class FastFragments:
+    """Computes what `FragmentEncoder` computes, with hidden states in `dtype`; keeps none of its layers."""
 
-    def __init__(self, encoder: FragmentEncoder, geometry: RootGeometry) -> None:
+    def __init__(
+        self, encoder: FragmentEncoder, geometry: RootGeometry, products_of: ProductsOf, dtype: torch.dtype
+    ) -> None:
+        self._dtype = dtype
         self._embeddings = encoder.word_embeddings.weight.detach()
         self._slots = encoder.slot_embeddings.weight.detach()[:, None]
         self._embedding_norm, self._embedding_projection = encoder.embedding_norm, encoder.embedding_projection
         self._gate = encoder.gate
         layers = [layer for layer in encoder.layers if isinstance(layer, EncoderLayer)]
         self._layers = [
-            _PackedFragmentLayer(layer, sinks, geometry) for layer, sinks in zip(layers, encoder.sinks, strict=True)
+            _FragmentLayer(layer, sinks, geometry, products_of(layer, geometry, dtype), dtype)
+            for layer, sinks in zip(layers, encoder.sinks, strict=True)
         ]
 
     @torch.inference_mode()
@@ -76,7 +105,7 @@ class PackedFragments:
         slots = ids.t().contiguous()
         is_filled = slots > 0
         words = functional.embedding(slots, self._embeddings).float()
-        hidden = self._embedding_projection(self._embedding_norm(words + self._slots)).bfloat16().flatten(0, 1)
+        hidden = self._embedding_projection(self._embedding_norm(words + self._slots)).to(self._dtype).flatten(0, 1)
         # A wholly empty fragment attends to itself, or its softmax would be over nothing.
         is_attended = is_filled | ~is_filled.any(dim=0)
         bias = torch.zeros(slots.shape).masked_fill_(~is_attended, float("-inf"))
@@ -106,7 +135,7 @@ def filled_count(count: int) -> int:
     return count + -count % step
 
 
-class _PackedFragmentLayer:
+class _FragmentLayer:
     """One layer over fragments whose tokens lie slot by slot.
 
     Semantics:
@@ -117,29 +146,27 @@ class _PackedFragmentLayer:
         hidden `[n * K, H]`, bias `[n, K]` → `[n * K, H]`.
     """
 
-    def __init__(self, layer: EncoderLayer, sinks: Tensor, geometry: RootGeometry) -> None:
+    def __init__(
+        self, layer: EncoderLayer, sinks: Tensor, geometry: RootGeometry, products: Products, dtype: torch.dtype
+    ) -> None:
+        self._products = products
         self._hidden, self._num_heads = geometry.hidden_size, geometry.num_heads
-        head_size = self._hidden // self._num_heads
-        columns = torch.arange(self._hidden) // head_size
+        columns = torch.arange(self._hidden) // (self._hidden // self._num_heads)
         of_head = functional.one_hot(columns, self._num_heads).float()
-        self._query_key_value = _linear_with_scaled_queries(layer.query_key_value, self._hidden, head_size**-0.5)
-        self._attention_output, self._ffn_in, self._ffn_out = (
-            _packed(linear) for linear in (layer.attention_output, layer.ffn_in, layer.ffn_out)
+        self._attention_norm, self._ffn_norm = (
+            copy.deepcopy(norm).to(dtype) for norm in (layer.attention_norm, layer.ffn_norm)
         )
-        self._attention_norm, self._ffn_norm = _norm_in_bf16(layer.attention_norm), _norm_in_bf16(layer.ffn_norm)
-        self._of_head = of_head.bfloat16()
+        self._of_head = of_head.to(dtype)
         self._to_columns = self._of_head.t()
         self._num_sinks = sinks.shape[1]
         keys, values = (one[:, :, None] * of_head for one in sinks)  # [S, H, h]
-        self._sink_keys = keys.transpose(0, 1).flatten(1).bfloat16()
-        self._sink_values = values.transpose(1, 2).flatten(0, 1).bfloat16()
-        self._fused = FUSED[geometry.activation]
+        self._sink_keys = keys.transpose(0, 1).flatten(1).to(dtype)
+        self._sink_values = values.transpose(1, 2).flatten(0, 1).to(dtype)
 
     def __call__(self, hidden: Tensor, bias: Tensor) -> Tensor:
-        context = self._attend(self._query_key_value(hidden), bias)
-        hidden = self._attention_norm(self._attention_output(context, hidden))
-        inner = self._ffn_in.activated(hidden, self._fused)
-        states: Tensor = self._ffn_norm(self._ffn_out(inner, hidden))
+        context = self._attend(self._products.query_key_value(hidden), bias)
+        hidden = self._attention_norm(self._products.attention_output(context, hidden))
+        states: Tensor = self._ffn_norm(self._products.feed_forward(hidden, hidden))
         return states
 
     def _attend(self, fused: Tensor, bias: Tensor) -> Tensor:
@@ -150,7 +177,7 @@ class _PackedFragmentLayer:
         if self._num_sinks:
             of_sinks = torch.mm(query.flatten(0, 1), self._sink_keys).view(n, count, self._num_sinks, -1)
             scores = torch.cat([scores, of_sinks.transpose(1, 2).float()], dim=1)
-        weights = scores.softmax(dim=1).bfloat16()
+        weights = scores.softmax(dim=1).to(fused.dtype)
         spread = torch.mm(weights[:, :n].reshape(-1, self._num_heads), self._to_columns).view(n, n, count, -1)
         context = spread[:, 0] * value[0]
         for slot in range(1, n):  # a sum over the slots takes three times as long
@@ -160,19 +187,3 @@ class _PackedFragmentLayer:
             of_sinks = weights[:, n:].transpose(1, 2).reshape(n * count, -1)
             context = torch.addmm(context, of_sinks, self._sink_values)
         return context
-
-
-def _linear_with_scaled_queries(linear: nn.Linear, hidden_size: int, scale: float) -> PackedLinear:
-    """Scale the rows of the weights that make queries, so that scores need no scaling."""
-    scales = torch.ones(linear.out_features)
-    scales[:hidden_size] = scale
-    weight, bias = linear.weight * scales[:, None], linear.bias * scales
-    return PackedLinear(weight.bfloat16(), bias.bfloat16())
-
-
-def _packed(linear: nn.Linear) -> PackedLinear:
-    return PackedLinear(linear.weight.bfloat16(), linear.bias.bfloat16())
-
-
-def _norm_in_bf16(norm: nn.LayerNorm) -> nn.LayerNorm:
-    return copy.deepcopy(norm).bfloat16()

@@ -14,7 +14,7 @@ import xxhash
 from torch import nn
 
 from backends.lower.encoder import MANIFEST_NAME, domain_encoder, has_own_layers
-from backends.lower.fragments import ComputesFragments, fragment_computer
+from backends.lower.fragments import ComputesFragments, fragment_computer, rounding_of
 from backends.lower.settings import LowerDtype
 from backends.plot.arrays import Float16Array, Keys
 from backends.plot.header import Store, stores_of
@@ -70,10 +70,14 @@ class LowerLayers:
         return vectors.reshape(keys.size, -1)
 
     def origin(self, folders: Sequence[Path]) -> LogOrigin:
-        """Names the layers that `compute` uses: those of two versions are the same where this is the same."""
+        """Names the layers that `compute` uses, and how int8 rounds them.
+
+        Two versions have the same vectors where this is the same.
+        """
         owner = layers_folder(folders)
         manifest = (owner / MANIFEST_NAME).read_bytes() if owner else b""
-        return LogOrigin(xxhash.xxh3_128_hexdigest(self._root.fingerprint.encode() + manifest), self.layout)
+        named = self._root.fingerprint.encode() + manifest + rounding_of(self._dtype).encode()
+        return LogOrigin(xxhash.xxh3_128_hexdigest(named), self.layout)
 
     def _of(self, folders: Sequence[Path]) -> ComputesFragments:
         owner = layers_folder(folders)

@@ -11,7 +11,14 @@ from backends.model_settings import ModelSettings
 
 _MOST_FOLLOWING_BYTES = 3
 """Bytes of a character in UTF-8 after its first."""
-LowerDtype = Literal["bf16", "fp32"]
+LowerDtype = Literal["bf16", "fp32", "int8"]
+
+
+def lower_dtype_beside(upper: str) -> LowerDtype:
+    """Return what lower layers compute in beside upper layers of a dtype: in the same, but for fp8, which GPUs have."""
+    if upper == "fp32":
+        return "fp32"
+    return "int8" if upper == "int8" else "bf16"
 
 
 class Missing(StrEnum):
@@ -30,7 +37,7 @@ class FillingSettings:
         missing: Treatment of missing fragments.
         overlay_mb: Memory for the learned fragments of one root, in MB.
         compute_limit: Number of fragments that may be computed while one call waits.
-        dtype: Data type of the lower layers that compute; `bf16` where the machine is fast at it.
+        dtype: Data type of the lower layers that compute; `bf16` and `int8` where the machine is fast at it.
     """
 
     missing: Missing = Missing.COMPUTE
@@ -45,7 +52,7 @@ class FillingSettings:
             raise InvalidArgumentError(f"at least 1 fragment of a batch is computed, not {self.compute_limit}")
         if self.dtype not in get_args(LowerDtype):
             raise InvalidArgumentError(
-                f"lower layers compute in {' or '.join(get_args(LowerDtype))}, not {self.dtype!r}"
+                f"lower layers compute in one of {', '.join(get_args(LowerDtype))}, not {self.dtype!r}"
             )
 
     @property

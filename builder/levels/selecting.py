@@ -23,6 +23,7 @@ from backends.engine.exits import NEVER
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
+from backends.lower.settings import lower_dtype_beside
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
@@ -153,6 +154,7 @@ class _Search:
         self._costs.require_known(selecting.target.deadline_ms)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
+        self._lower_dtype = lower_dtype_beside(settings.dtype)
         trained_on = TrainedTexts.read(home.path / live.folder)
         self._knows_trained_on = trained_on.are_all
         self._material = material_of(selecting.files, HplmTask.of(live), trained_on, selecting.target, len(self.exits))
@@ -160,7 +162,9 @@ class _Search:
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
 
     def _encoded(self, what: str, examples: Sequence[Example]) -> EncodedSet:
-        return encoded_set(self._home, self._live.domain, self._objective, examples, what, self._report)
+        return encoded_set(
+            self._home, self._live.domain, self._objective, examples, what, self._report, self._lower_dtype
+        )
 
     def found(self) -> Selection:
         target, candidates = self._selecting.target, self._candidates()

@@ -8,13 +8,13 @@ Usage:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.adapter_set import AdapterSet
@@ -22,21 +22,21 @@ from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.head import Head
 from backends.adapters.pooling import NO_POOLING
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import CorruptFileError, FileError, FormatVersionError, InvalidArgumentError
+from backends.errors import FileError, FormatVersionError, InvalidArgumentError
 from backends.home import Home
+from backends.lower.settings import LowerDtype
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.encoder import padded_attention
 from backends.root.int8_file import (
-    SMOOTHED,
     Int8Fidelity,
     Quantisation,
-    Smoothed,
     Smoothing,
     read_fidelity,
     version_label,
 )
 from backends.root.int8_instructions import int8_instructions
+from backends.root.smoothing import smoothing_by
 from backends.root.store import RootFolder
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum
@@ -45,10 +45,12 @@ from builder.construct.training.corpus import whole_corpus
 from builder.progress import Report, Step, ignore
 from builder.requests.domains import GENERAL_DOMAIN
 
+_DTYPES: tuple[Literal["int8", "fp32"], ...] = ("int8", "fp32")
+"""What is compared, in upper and lower layers; pairs of encoded texts are in this order."""
 MIN_TEXTS = 16
 """With eight texts smoothing gains what it gains with hundreds."""
 ItemT = TypeVar("ItemT")
-_METHOD = 2
+_METHOD = 3
 """Counts up when roots are measured in another way, so that each is measured again."""
 _MAX_TEXTS = 96
 _MAX_READ = 64 * _MAX_TEXTS
@@ -56,8 +58,6 @@ _MAX_READ = 64 * _MAX_TEXTS
 _MAX_HPLMS = 32
 _LOGGER = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 16
-_MOST_SMOOTHED = 64.0
-_TINY = 1e-6
 
 
 def quantise_root(
@@ -87,8 +87,9 @@ def quantise_root(
     inputs = _inputs(general, compared, texts)
     if (stored := _stored(root, inputs)) is not None:
         return stored
-    (encoded,) = (_encoded(home, domain, texts) for domain in _counted([general], f"{name}: encode texts", report))
-    smoothing = smoothing_of_states(root, _counted(encoded.rows, f"{name}: find the smoothing", report))
+    in_turn = _counted(_DTYPES, f"{name}: encode texts", report)
+    encoded = [_encoded(home, general, texts, dtype) for dtype in in_turn]
+    smoothing = smoothing_of_states(root, _counted(encoded[0].rows, f"{name}: find the smoothing", report))
     fidelity = replace(_fidelity(home, root, smoothing, compared, texts, encoded, report), inputs=inputs)
     Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
     return fidelity
@@ -161,8 +162,8 @@ def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
     return [(text, text if index % 2 else texts[index - 1]) for index, text in enumerate(texts)]
 
 
-def _encoded(home: Home, domain: DomainEntry, texts: Sequence[Text]) -> _Encoded:
-    encoded = exact_lower(home, domain).encode(texts, [True] * len(texts))
+def _encoded(home: Home, domain: DomainEntry, texts: Sequence[Text], dtype: LowerDtype) -> _Encoded:
+    encoded = exact_lower(home, domain, dtype).encode(texts, [True] * len(texts))
     rows = [torch.from_numpy(row.copy()) for row in encoded.rows]
     first_tokens = [torch.from_numpy(words.first_tokens) for words in encoded.words if words is not None]
     return _Encoded(rows, first_tokens, encoded.middles, 1 - encoded.statistics.rates()[ComputedFragments.name])
@@ -170,46 +171,20 @@ def _encoded(home: Home, domain: DomainEntry, texts: Sequence[Text]) -> _Encoded
 
 @torch.inference_mode()
 def smoothing_of_states(root: RootFolder, rows: Iterable[Tensor]) -> Smoothing:
-    """Balance the size of each channel between a product's inputs and its weights.
+    """Find the smoothing of a root's upper layers.
 
-    Semantics:
-        smoothing = sqrt(largest input / largest weight) of each channel, 1 in the geometric mean
     Shape: rows `[L, H]`.
 
     Raises:
         CorruptFileError: The states are NaN or infinite.
     """
-    upper, geometry = root.upper(), root.geometry
-    largest: dict[tuple[int, Smoothed], Tensor] = {}
+    upper, num_heads = root.upper(), root.geometry.num_heads
 
-    def note(key: tuple[int, Smoothed]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def record(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            sizes = inputs[0].flatten(0, -2).abs().amax(dim=0)
-            largest[key] = torch.maximum(largest.get(key, sizes), sizes)
+    def run() -> None:
+        for row in rows:
+            upper(row[None].float(), padded_attention(num_heads, torch.ones(1, len(row), dtype=torch.bool)))
 
-        return record
-
-    linears = {
-        (index, product): upper.layers.get_submodule(str(index)).get_submodule(product)
-        for index in range(geometry.num_upper_layers)
-        for product in SMOOTHED
-    }
-    for key, linear in linears.items():
-        linear.register_forward_pre_hook(note(key))
-    for row in rows:
-        upper(row[None].float(), padded_attention(geometry.num_heads, torch.ones(1, len(row), dtype=torch.bool)))
-    if not all(bool(sizes.isfinite().all()) for sizes in largest.values()):
-        raise CorruptFileError(f"the states of {root.path} are NaN or infinite")
-    return {key: _balanced(sizes, linears[key].get_parameter("weight")) for key, sizes in largest.items()}
-
-
-def _balanced(inputs: Tensor, weight: Tensor) -> Tensor:
-    """Compute the smoothing of one product.
-
-    Shape: inputs `[H]`, weight `[out, H]` → `[H]`
-    """
-    ratio = (inputs.clamp_min(_TINY) / weight.abs().amax(dim=0).clamp_min(_TINY)).sqrt()
-    return (ratio / ratio.log().mean().exp()).clamp(1 / _MOST_SMOOTHED, _MOST_SMOOTHED)
+    return smoothing_by(upper.layers, run, str(root.path))
 
 
 def _spread(items: Sequence[ItemT], most: int) -> list[ItemT]:
@@ -224,16 +199,14 @@ def _fidelity(
     smoothing: Smoothing,
     compared: Sequence[HplmEntry],
     texts: Sequence[str],
-    of_root: _Encoded,
+    of_root: Sequence[_Encoded],
     report: Report,
 ) -> Int8Fidelity:
-    stacks = tuple(
-        UpperStack(root, StackSettings(dtype=dtype, num_slots=2), smoothing=smoothing) for dtype in ("int8", "fp32")
-    )
-    in_turn = _counted(stacks, f"{root.manifest.name}: compare states", report)
-    states = [_answers(stack, 0, _states_as_answers(root), of_root) for stack in in_turn]
+    stacks = tuple(UpperStack(root, StackSettings(dtype=dtype, num_slots=2), smoothing=smoothing) for dtype in _DTYPES)
+    in_turn = _counted(list(zip(stacks, of_root, strict=True)), f"{root.manifest.name}: compare states", report)
+    states = [_answers(stack, 0, _states_as_answers(root), rows) for stack, rows in in_turn]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
-    encoded: dict[tuple[DomainEntry, bool], _Encoded] = {}
+    encoded: dict[tuple[DomainEntry, bool], list[_Encoded]] = {}
     equal: dict[str, EqualLabels] = {}
     unreadable: list[str] = []
     for entry in _counted(compared, f"{root.manifest.name}: compare hPLMs", report):
@@ -241,13 +214,15 @@ def _fidelity(
         try:
             artifact = read_artifact(home.path / entry.folder, root.fingerprint)
             if read not in encoded:
-                encoded[read] = _encoded(home, entry.domain, _pairs(texts) if entry.pair else texts)
+                asked = _pairs(texts) if entry.pair else texts
+                encoded[read] = [_encoded(home, entry.domain, asked, dtype) for dtype in _DTYPES]
         except (FileError, OSError) as error:
             unreadable.append(name)
             _LOGGER.warning("%s is not compared: %s", name, error)
             continue
-        ours, exact = (_answers(stack, entry.key, artifact, encoded[read]) for stack in stacks)
-        found = equal_labels(artifact, ours, exact, encoded[read].first_tokens)
+        in_both = zip(stacks, encoded[read], strict=True)
+        ours, exact = (_answers(stack, entry.key, artifact, rows) for stack, rows in in_both)
+        found = equal_labels(artifact, ours, exact, encoded[read][0].first_tokens)
         if found.num_compared:
             equal[name] = found
     return Int8Fidelity(
@@ -256,7 +231,7 @@ def _fidelity(
         texts=len(texts),
         instructions=int8_instructions(),
         unreadable=tuple(unreadable),
-        known_fragments=round(of_root.known, 5),
+        known_fragments=round(of_root[0].known, 5),
         num_labels={name: found.num_compared for name, found in equal.items()},
     )
 

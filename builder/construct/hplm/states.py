@@ -10,6 +10,7 @@ from typing import Any
 import xxhash
 
 from backends.home import Home
+from backends.lower.settings import LowerDtype
 from backends.registry.entries import DomainEntry
 from backends.root.tokenizer import Text
 from backends.storage import file_checksum, json_checksum, remove_folder
@@ -28,11 +29,12 @@ _HIDDEN_KEPT_S = 24 * 3600
 
 
 class StateCache:
-    """The stores of one domain version; `rows` reads one or makes it."""
+    """The stores of one domain version, and of what its lower layers compute in; `rows` reads one or makes it."""
 
-    def __init__(self, home: Home, domain: DomainEntry) -> None:
+    def __init__(self, home: Home, domain: DomainEntry, dtype: LowerDtype = "bf16") -> None:
         self._home = home
         self._domain = domain
+        self._dtype: LowerDtype = dtype
 
     def rows(self, texts: Sequence[Text], with_words: bool, what: str, report: Report) -> StateRows:
         """`what` names the texts in the progress."""
@@ -55,14 +57,15 @@ class StateCache:
             {
                 "format": _FORMAT_VERSION,
                 "tables": headers,
-                "layers": ComputedFragments(self._home, self._domain).identity,
+                "layers": ComputedFragments(self._home, self._domain, self._dtype).identity,
+                "dtype": self._dtype,
                 "texts": digest.hexdigest(),
                 "words": with_words,
             }
         )
 
     def _encoded(self, texts: Sequence[Text], with_words: bool, done: Callable[[int], None]) -> Iterator[EncodedRow]:
-        lower_model = exact_lower(self._home, self._domain)
+        lower_model = exact_lower(self._home, self._domain, self._dtype)
         for start in range(0, len(texts), _TEXTS_PER_BATCH):
             batch = texts[start : start + _TEXTS_PER_BATCH]
             encoded = lower_model.encode(batch, [with_words] * len(batch))
@@ -71,11 +74,17 @@ class StateCache:
 
 
 def encoded_set(
-    home: Home, domain: DomainEntry, objective: Objective[Any], examples: Sequence[Example], what: str, report: Report
+    home: Home,
+    domain: DomainEntry,
+    objective: Objective[Any],
+    examples: Sequence[Example],
+    what: str,
+    report: Report,
+    dtype: LowerDtype = "bf16",
 ) -> EncodedSet:
     """The examples' hidden rows, from the cache or computed, with the task's target of each."""
     texts = [task_text(example) for example in examples]
-    rows = StateCache(home, domain).rows(texts, objective.about_words, what, report)
+    rows = StateCache(home, domain, dtype).rows(texts, objective.about_words, what, report)
     return EncodedSet(rows, objective.targets(examples, rows.words), rows.lengths, rows.middles)
 
 

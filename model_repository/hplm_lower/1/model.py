@@ -26,6 +26,7 @@ from backends.heartbeat import Heartbeat
 from backends.logs import configure_logging
 from backends.lower.caller_check import Auth
 from backends.lower.encode_queue import EncodeQueue
+from backends.lower.fragments import dtype_in_force
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, QueueSettings, TextLimits
@@ -33,7 +34,6 @@ from backends.model_instances import instances_of
 from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.staleness import StalenessSettings
-from backends.root.packed import cpu_multiplies_bf16
 from backends.seal import Seal
 from backends.standstill import SHORT_CALLS_S, Standstill
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
@@ -81,7 +81,7 @@ class TritonPythonModel:
             **staleness.parameters,
             **traffic.parameters,
             "auth": auth.value,
-            "dtype": filling.dtype if cpu_multiplies_bf16() else "fp32",
+            "dtype": dtype_in_force(filling.dtype),
         }
         self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, in_force)
         exclude_loaded_objects()

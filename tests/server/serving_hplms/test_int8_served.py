@@ -12,14 +12,18 @@ import torch
 
 from backends.adapters.bank import read_artifact
 from backends.adapters.parts import Lora
+from backends.engine.precision import smoothing_of
+from backends.engine.stack import StackSettings, UpperStack
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.marks import Mark, publish_marked
 from bench.kit.tiny_home import sample_texts
+from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.hplm.hplms import publish_artifact
 from hplm_client import Classification, ClientError, HplmClient
+from seeds import SEED
 from served_home import Served, wait_until_served
 
 pytestmark = [
@@ -62,6 +66,26 @@ def test_more_hplms_than_slots_answer_with_their_own_weights(served_int8: Served
         for (name, _), answer in zip(rows, client.infer_many(rows), strict=True):
             assert isinstance(answer, Classification)
             assert Mark.of(name, versions[name]).fits(answer.scores)
+
+
+def test_missing_fragments_are_computed_once_and_answer_alike_again(served_int8: Served) -> None:
+    home = served_int8.home
+    model = models(Registry.open(home))[0]
+    root = RootFolder(home.root(model.domain.root))
+    stack = UpperStack(root, StackSettings(dtype="int8", num_slots=2), smoothing=smoothing_of(root))
+    ready = stack.ready(model.key, lambda: read_artifact(home.path / model.folder, root.fingerprint))
+    chance = random.Random(SEED)
+    words = sorted({word for text in sample_texts(60, seed=9) for word in text.text.split()})
+    texts = [" ".join(chance.sample(words, 8)) for _ in range(24)]
+    rows = [torch.from_numpy(row) for row in exact_lower(home, model.domain, "int8").encode(texts).rows]
+    logits = [stack.run(stack.pack([row], [ready]), [ready])[0] for row in rows]
+    expected = [dict(zip(model.labels, one.softmax(dim=-1).tolist(), strict=True)) for one in logits]
+    with HplmClient(f"grpc://{served_int8.grpc_url}") as client:
+        for _ in range(2):
+            answers = [client.infer(model.id, text) for text in texts]
+            for scores, answer in zip(expected, answers, strict=True):
+                assert isinstance(answer, Classification) and answer.exact
+                assert answer.scores == pytest.approx(scores, abs=1e-3)
 
 
 def test_an_hplm_that_overflows_fails_alone(served_int8: Served) -> None:

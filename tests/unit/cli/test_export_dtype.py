@@ -11,6 +11,7 @@ import cli
 from backends.engine import precision
 from backends.home import Home
 from backends.registry.registry import Registry
+from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 
 
@@ -24,8 +25,8 @@ def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> str | 
     return 0
 
 
-@pytest.mark.parametrize(("dtype", "lower"), [("int8", "bf16"), ("bf16", "bf16"), ("fp32", "fp32")])
-def test_lower_layers_are_not_quantised(
+@pytest.mark.parametrize(("dtype", "lower"), [("int8", "int8"), ("bf16", "bf16"), ("fp32", "fp32")])
+def test_lower_layers_compute_in_the_same(
     tiny_home: Home, monkeypatch: pytest.MonkeyPatch, dtype: str, lower: str
 ) -> None:
     assert export(monkeypatch, tiny_home, "--dtype", dtype) in (0, None)
@@ -106,6 +107,7 @@ def test_auto_says_which_dtype_it_took(
     amx: bool,
     taken: str,
 ) -> None:
+    monkeypatch.setattr(chosen_dtype, "LEAST_EQUAL_LABELS", 0.95)  # of the tiny models' labels some hang by a hair
     monkeypatch.setattr(precision, "int8_instructions", lambda: int8)
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: bf16)
     monkeypatch.setattr(precision, "has_amx", lambda: amx)

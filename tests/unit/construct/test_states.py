@@ -12,6 +12,7 @@ import pytest
 from backends import storage
 from backends.home import Home
 from backends.lower.encoder import domain_encoder
+from backends.lower.settings import LowerDtype
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
@@ -21,7 +22,7 @@ from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.states import StateCache
 from builder.construct.training.rows import boundary_states, padded_rows
-from builder.progress import Step
+from builder.progress import Step, ignore
 
 
 @pytest.fixture
@@ -71,6 +72,15 @@ def test_they_are_made_once(tiny_home: Home, domain: DomainEntry) -> None:
     assert rows_of(tiny_home, domain, with_words=True)[1]  # words were not kept before
     assert rows_of(tiny_home, domain, count=299)[1]
     assert rows_of(tiny_home, Registry.open(tiny_home).domain("tiny", "street"))[1]
+
+
+def test_each_dtype_has_a_store_of_its_own(tiny_home: Home, domain: DomainEntry) -> None:
+    dtypes: tuple[LowerDtype, ...] = ("bf16", "fp32", "int8")
+    of_dtype = {dtype: StateCache(tiny_home, domain, dtype).rows(TEXTS, False, "train", ignore) for dtype in dtypes}
+    assert len(list(tiny_home.states.iterdir())) == 3
+    for dtype, rows in of_dtype.items():
+        expected = np.concatenate(exact_lower(tiny_home, domain, dtype).encode(TEXTS).rows)
+        np.testing.assert_array_equal(rows.hidden, expected, err_msg=dtype)
 
 
 @pytest.mark.parametrize("damage", ["cut", "manifest.json", "hidden.f16", "row_offsets.npy", "gone"])

@@ -58,11 +58,8 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
     render_repository(int8, export_settings(DeviceOptions(dtype="int8")))
     assert changes_of_run(plain, SettingsOfRun(), frozenset({"avx2"})) == {"upper dtype": "fp32", "lower dtype": "fp32"}
     assert changes_of_run(plain, SettingsOfRun(), frozenset({"avx2", "avx512_bf16"})) == {}
-    assert changes_of_run(int8, SettingsOfRun("das"), frozenset({"avx2"})) == {
-        "upper policy": "das",
-        "lower dtype": "fp32",
-    }
-    lacking = {"upper dtype": "bf16"}, {"upper dtype": "fp32", "lower dtype": "fp32"}
+    assert changes_of_run(int8, SettingsOfRun("das"), frozenset({"avx2"})) == {"upper policy": "das"}
+    lacking = {"upper dtype": "bf16", "lower dtype": "bf16"}, {"upper dtype": "fp32", "lower dtype": "fp32"}
     assert (
         changes_of_run(int8, SettingsOfRun(), frozenset({"avx512_bf16"})),
         changes_of_run(int8, SettingsOfRun(), frozenset()),

@@ -80,6 +80,7 @@ def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_takes_int8_only_where_it_changes_little(
     tiny_home: Home, run_hplm: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chosen_dtype, "LEAST_EQUAL_LABELS", 0.95)  # of the tiny models' labels some hang by a hair
     said = export(run_hplm, tiny_home, "--dtype", "auto")
     assert f"dtype int8: this processor has {int8_instructions()} instructions; root tiny" in said
     monkeypatch.setattr(chosen_dtype, "LEAST_COSINE", 1.0)

@@ -271,7 +271,7 @@ def _mapped(part: str) -> int:
         ({"missing": "guess"}, "'guess'.*fallback, compute, learn"),
         ({"overlay_mb": "0"}, "at least 1 MB"),
         ({"compute_limit": "0"}, "at least 1 fragment"),
-        ({"dtype": "fp8"}, "bf16 or fp32, not 'fp8'"),
+        ({"dtype": "fp8"}, "one of bf16, fp32, int8, not 'fp8'"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, parameters: dict[str, str], message: str) -> None:
