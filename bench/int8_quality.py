@@ -2,9 +2,9 @@
 
 For each task and seed an hPLM is tuned with the settings of `hplm create` against the plain upper layers, as users do,
 and another one on the same texts against layers that round as int8 does. Each answers the test texts in fp32 and in
-int8, with the engine that serves them. What the tables lack is computed. With `--trials` each row is kept in a file as
-soon as it is measured, and the same command goes on with those that are not. What was tuned against the plain layers
-stays in the home, where other benches find it.
+int8, with the engine that serves them. What the tables lack is computed, in the same dtype. With `--trials` each row is
+kept in a file as soon as it is measured, and the same command goes on with those that are not. What was tuned against
+the plain layers stays in the home, where other benches find it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from backends.adapters.bank import HplmArtifact
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
+from backends.lower.settings import LowerDtype
 from backends.registry.registry import Registry
 from backends.root.int8_file import read_smoothing
 from backends.root.int8_instructions import int8_instructions
@@ -54,9 +55,9 @@ _TASKS = ("chemprot", "sciie-relations", "mrpc", "sst2", "ncbi-disease")
 _PLAIN, _ROUNDED = "plain", "rounded"
 _WAYS = (_PLAIN, _ROUNDED)
 """Ways of tuning: against the plain layers, or against ones that round as int8 does."""
-_DTYPES = ("fp32", "int8")
+_DTYPES: tuple[LowerDtype, ...] = ("fp32", "int8")
 _ROWS_AT_ONCE = 16
-_EDITION = 2
+_EDITION = 3
 """Version of the kept rows. Raise it when the measurement changes."""
 
 
@@ -113,11 +114,14 @@ class Engines:
         self._stacks = {dtype: UpperStack(root, StackSettings(dtype=dtype, num_slots=2)) for dtype in _DTYPES}
         self._keys = itertools.count(1)
 
-    def answers(self, tuned: Tuned, objective: Objective[Any], texts: EncodedSet) -> dict[str, Answers]:
-        """Compute the answers in each dtype."""
+    def answers(
+        self, tuned: Tuned, objective: Objective[Any], encoded: Mapping[LowerDtype, EncodedSet]
+    ) -> dict[str, Answers]:
+        """Compute the answers in each dtype, to texts that the lower layers have encoded in it."""
         artifact, key = _artifact(self._root, tuned, objective), next(self._keys)
-        found = {}
+        found: dict[str, Answers] = {}
         for dtype, stack in self._stacks.items():
+            texts = encoded[dtype]
             logits = list(_logits(stack, stack.ready(key, lambda: artifact), texts))
             pairs = zip(logits, texts.targets, strict=True)
             outputs = [row for one, target in pairs for row in objective.rows(one[None], [target])]
@@ -203,10 +207,14 @@ class Bench:
         objective = objective_of(data)
         if objective.num_outputs == 1:
             raise InvalidArgumentError(f"{name} is a regression, which has no labels to compare")
-        train, dev, test = (
+        train, dev = (
             encoded_set(self._home, self._domain, objective, examples, what, report)
-            for what, examples in (("train", data.train), ("dev", data.dev), ("test", data.test))
+            for what, examples in (("train", data.train), ("dev", data.dev))
         )
+        test = {
+            dtype: encoded_set(self._home, self._domain, objective, data.test, f"test ({dtype})", report, dtype)
+            for dtype in _DTYPES
+        }
         for seed in seeds:
             of_seed = replace(TuneSettings.defaults(is_taught=False), seed=seed, epochs=settings.epochs)
             plain = self._uppers[_PLAIN]

@@ -1,6 +1,7 @@
 """Is the first answer of a default server the right one, and what does computing what its tables lack cost?
 
-Two tasks of a data folder, each on a domain table of the default theta, behind the real Triton with the default export.
+Two tasks of a data folder, each on a domain table of the default theta, behind the real Triton with the default export,
+or with one in another dtype.
 All test texts are asked twice, by a few callers who each wait for an answer before they ask the next text; what both
 passes cost is read from the processes of `hplm_lower`. What is exact is computed without a server, in fp32. The tables
 and hPLMs stay in `--home`, and the same command goes on where it was.
@@ -19,7 +20,7 @@ import urllib.request
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -55,7 +56,8 @@ class Settings:
     corpus_texts: int | None = None
     task_texts: int | None = None
     callers: int = 16
-    export: str = "hplm export, without options"
+    dtype: str | None = None
+    """What is exported; the default's where there is none."""
 
 
 FULL = Settings(epochs=3, general_fragments=30_000, corpus_texts=20_000, task_texts=1_500)
@@ -151,14 +153,15 @@ class Asker:
         return sum(sum(process.cpu_times()[:2]) for process in self._lower)
 
 
-def served_twice(home: Home, questions: Sequence[Question], callers: int) -> tuple[Pass, Pass]:
-    """Ask a default server that has computed nothing yet."""
-    subprocess.run([_HPLM, "export", "--home", str(home.path)], check=True, capture_output=True)
+def served_twice(home: Home, questions: Sequence[Question], settings: Settings) -> tuple[Pass, Pass]:
+    """Ask a server that has computed nothing yet, with the default export but for the dtype."""
+    options = [] if settings.dtype is None else ["--dtype", settings.dtype]
+    subprocess.run([_HPLM, "export", "--home", str(home.path), *options], check=True, capture_output=True)
     config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     with TritonServer(config) as server:
-        asker = Asker(server, callers)
+        asker = Asker(server, settings.callers)
         hplms = sorted({question.hplm for question in questions})
-        asker.ask([Question(hplm, text, "") for hplm in hplms for text in _WARM_UP * callers])
+        asker.ask([Question(hplm, text, "") for hplm in hplms for text in _WARM_UP * settings.callers])
         return asker.ask(questions), asker.ask(questions)
 
 
@@ -200,7 +203,7 @@ def measure(home: Home, data: Path, settings: Settings, seed: int) -> Result:
     questions = questions_of(tasks, seed)
     exact = {task.entry.id: exact_accuracy(home, task) for task in tasks}
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as work:
-        first, second = served_twice(copied_home(home.path, Path(work) / "home"), questions, settings.callers)
+        first, second = served_twice(copied_home(home.path, Path(work) / "home"), questions, settings)
     found = figures(questions, exact, first, second)
     if found["missing_share"] < _LEAST_MISSING_SHARE:
         raise InvalidArgumentError(
@@ -217,6 +220,7 @@ def measure(home: Home, data: Path, settings: Settings, seed: int) -> Result:
 def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--data", type=Path, help="a folder with corpora/ and tasks/")
     arguments.add_argument("--home", type=Path, help="kept between runs; a new one gets the demo's root")
+    arguments.add_argument("--dtype", choices=("bf16", "fp32", "int8"), help="of the export [the default's]")
 
 
 @bench(
@@ -234,7 +238,8 @@ def served(options: Namespace) -> Result:
     if options.data is None:
         raise NotFoundError("--data names a folder with corpora/ and tasks/; without one there is nothing to ask")
     path = options.home or Path("build") / ("served-quick" if options.quick else "served")
-    return measure(Home(path.absolute()), options.data, QUICK if options.quick else FULL, options.seed)
+    settings = replace(QUICK if options.quick else FULL, dtype=options.dtype)
+    return measure(Home(path.absolute()), options.data, settings, options.seed)
 
 
 if __name__ == "__main__":
