@@ -31,7 +31,8 @@ HAS_VNNI = int8_instructions() == "VNNI"
 """Without it weights in int8 have three quarters as many levels."""
 TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1, "int8": 3e-1 if HAS_VNNI else 5e-1}
 """Shares of a row's largest logit: a few rows lie far out, in int8 one in a thousand 0.2 (without VNNI 0.35)."""
-LARGEST = {"int8": 2 * TOLERANCE["int8"]}
+LARGEST = {"int8": 2 * TOLERANCE["int8"], **({"bf16": 2 * TOLERANCE["bf16"]} if NUM_BATCHES >= 10_000 else {})}
+"""In bf16 a row in tens of thousands is off by 0.2, and by nearly as much when it is alone."""
 MEDIAN_TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2, "int8": 2e-2 if HAS_VNNI else 4e-2}
 """The median over the rows of a test; about twice what was measured."""
 
