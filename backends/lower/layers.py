@@ -70,9 +70,9 @@ class LowerLayers:
         return vectors.reshape(keys.size, -1)
 
     def origin(self, folders: Sequence[Path]) -> LogOrigin:
-        """Names the layers that `compute` uses, and how int8 rounds them.
+        """Names the layers that `compute` uses, and how int8 rounds what they multiply.
 
-        Two versions have the same vectors where this is the same.
+        Where two have the same name, the vectors of one serve the other, as those in bf16 serve fp32.
         """
         owner = layers_folder(folders)
         manifest = (owner / MANIFEST_NAME).read_bytes() if owner else b""

@@ -211,6 +211,6 @@ def _log_path(folder: Path, seat: int, origin: LogOrigin) -> Path:
     path = folder / f"{seat}.log"
     try:
         found = LogOrigin.of(read_header(path))
-    except OSError:  # whoever writes meets it again, and logs it
+    except OSError:  # the next write meets it again, and logs it
         found = None
     return path if found in (None, origin) else folder / f"{seat}-{origin.identity[:8]}.log"

@@ -4,9 +4,9 @@
                                             <seat>.uses    how often each was used lately; rewritten now and then
 
 Only the process with that seat writes a log (see `overlay_seat`); all read it. A torn record at the end is cut off by
-the next append, a record that does not match its checksum is left out, the vectors of other lower layers or of another
-dtype are ignored. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and computes the
-values anew.
+the next append, a record that does not match its checksum is left out, the vectors of other lower layers or otherwise
+rounded by int8 are ignored. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and computes
+the values anew.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class LogReader:
         self._is_ours = LogOrigin.of(header) == self._origin
         if not self._is_ours:
             LOGGER.warning(
-                "%s is damaged, or of other lower layers or another dtype; its vectors are ignored", self.path
+                "%s is damaged, or of other lower layers or otherwise rounded by int8; its vectors are ignored",
+                self.path,
             )
 
     def _sound(self, records: Records) -> Records:

@@ -68,15 +68,15 @@ def test_more_hplms_than_slots_answer_with_their_own_weights(served_int8: Served
             assert Mark.of(name, versions[name]).fits(answer.scores)
 
 
-def test_missing_fragments_are_computed_once_and_answer_alike_again(served_int8: Served) -> None:
+def test_missing_fragments_are_computed_in_int8_and_answer_alike_again(served_int8: Served) -> None:
     home = served_int8.home
     model = models(Registry.open(home))[0]
     root = RootFolder(home.root(model.domain.root))
     stack = UpperStack(root, StackSettings(dtype="int8", num_slots=2), smoothing=smoothing_of(root))
     ready = stack.ready(model.key, lambda: read_artifact(home.path / model.folder, root.fingerprint))
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     words = sorted({word for text in sample_texts(60, seed=9) for word in text.text.split()})
-    texts = [" ".join(chance.sample(words, 8)) for _ in range(24)]
+    texts = [" ".join(rng.sample(words, 8)) for _ in range(24)]
     rows = [torch.from_numpy(row) for row in exact_lower(home, model.domain, "int8").encode(texts).rows]
     logits = [stack.run(stack.pack([row], [ready]), [ready])[0] for row in rows]
     expected = [dict(zip(model.labels, one.softmax(dim=-1).tolist(), strict=True)) for one in logits]

@@ -98,7 +98,8 @@ def test_fragments_are_what_the_lower_layers_say(shape: RootGeometry, dtype: Low
         assert not found[ids == 0].any()
 
 
-@pytest.mark.parametrize("has_bf16", [True, False])
+@pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
+@pytest.mark.parametrize("has_bf16", [True, False] if cpu_multiplies_bf16() else [False])
 def test_int8_is_as_exact_beside_fp32_as_beside_bf16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragments, "cpu_multiplies_bf16", lambda: has_bf16)
     test_fragments_are_what_the_lower_layers_say(geometry(num_sinks=2), "int8")
@@ -190,7 +191,7 @@ def test_what_int8_has_computed_is_not_taken_for_what_others_compute(
     assert len(named["int8"]) == 4 and not named["int8"] & named["bf16"]
 
 
-def test_only_int8_loads_numba() -> None:
+def test_the_lower_service_loads_no_numba_by_itself() -> None:
     """It takes a process a second and tens of megabytes."""
     code = "import sys; import backends.lower.service; print('numba' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
