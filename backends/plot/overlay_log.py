@@ -5,8 +5,8 @@
 
 Only the process with that seat writes a log (see `overlay_seat`); all read it. A torn record at the end is cut off by
 the next append, a record that does not match its checksum is left out, the vectors of other lower layers or otherwise
-rounded by int8 are ignored. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and computes
-the values anew.
+rounded by int8 are ignored. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and
+computes the values anew.
 """
 
 from __future__ import annotations
