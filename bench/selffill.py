@@ -158,8 +158,10 @@ def _write_filled(table: Table, target: Path) -> None:
 
 
 def _learned(table: Table) -> Iterator[Records]:
-    for path in overlay_folder(table.folder).glob("*.log"):
-        origin = LogOrigin.of(read_header(path))
+    origins = {path: LogOrigin.of(read_header(path)) for path in overlay_folder(table.folder).glob("*.log")}
+    if len(set(origins.values()) - {None}) > 1:
+        raise InvalidArgumentError(f"{table.folder}: what was learned is of several lower layers or dtypes")
+    for path, origin in origins.items():
         if origin is not None:
             yield from LogReader(path, origin).read()
 

@@ -26,8 +26,8 @@ from backends.plot.overlay_log import (
     LogReader,
     LogWriter,
     overlay_folder,
-    overlay_uses,
     read_header,
+    read_uses,
     write_uses,
 )
 from backends.plot.overlay_pool import OverlayPool
@@ -66,7 +66,7 @@ class Overlay:
         self._table_folder = table_folder
         self._folder = overlay_folder(table_folder)
         self.origin = origin
-        self._writer = None if seat is None else LogWriter(_log_path(self._folder, seat, origin), origin)
+        self._writer = None if seat is None else LogWriter(origin.log_of(self._folder, seat), origin)
         self._readers: dict[Path, LogReader] = {}
         self._unwritten: list[tuple[Keys, Float16Array]] = []
         self._unwritten_lock = threading.Lock()
@@ -74,7 +74,7 @@ class Overlay:
         self._is_closed = False
         self._uses_written_s = time.monotonic()
         self._in_trouble: set[Path] = set()
-        self._noted_by_others = LearnedFragments.none(origin.layout.key)
+        self._noted_by_others = LearnedFragments.merged([], origin.layout.key)
         self._remove_old()
         self._load()
 
@@ -142,10 +142,15 @@ class Overlay:
                     log.with_suffix(".uses").unlink(missing_ok=True)
 
     def _load(self) -> None:
-        known = None
-        with self._only_logged(self._folder, _LEARNED):
-            known = overlay_uses(self._folder, self.origin.layout.key)
-            self._noted_by_others = overlay_uses(self._folder, self.origin.layout.key, but=self._uses_path)
+        noted = {}
+        for log in self._logs():
+            with self._only_logged(log, _LEARNED):
+                if LogOrigin.of(read_header(log)) == self.origin:
+                    noted[log] = read_uses(log.with_suffix(".uses"), self.origin.layout.key)
+        known = LearnedFragments.merged(list(noted.values()), self.origin.layout.key)
+        if self._writer is not None:
+            noted.pop(self._writer.path, None)
+        self._noted_by_others = LearnedFragments.merged(list(noted.values()), self.origin.layout.key)
         self._read_new(self._logs(), known)
 
     def _logs(self) -> list[Path]:
@@ -189,10 +194,6 @@ class Overlay:
         with self._only_logged(path, "noting how often it used what it learned"):
             write_uses(path, LearnedFragments(held.keys, held.uses - others))
 
-    @property
-    def _uses_path(self) -> Path | None:
-        return self._writer.path.with_suffix(".uses") if self._writer else None
-
     @contextmanager
     def _only_logged(self, path: Path, what: str) -> Iterator[None]:
         """Log the first error of a file, and no more until it works again; `what` is missing meanwhile."""
@@ -204,13 +205,3 @@ class Overlay:
                 why = _DISK_FULL if isinstance(error, StorageFullError) else error.strerror or error
                 LOGGER.warning("%s goes on without %s: %s: %s", self.name, what, path, why)
             self._in_trouble.add(path)
-
-
-def _log_path(folder: Path, seat: int, origin: LogOrigin) -> Path:
-    """Return where a seat writes; a log of another origin stays, because a domain's next version counts its keys."""
-    path = folder / f"{seat}.log"
-    try:
-        found = LogOrigin.of(read_header(path))
-    except OSError:  # the next write meets it again, and logs it
-        found = None
-    return path if found in (None, origin) else folder / f"{seat}-{origin.identity[:8]}.log"

@@ -1,11 +1,13 @@
 """Learned fragments on disk: beside a table, one log per process that learns, appended to and never rewritten in part.
 
-    plots/<root>/<domain>@<version>.overlay/<seat>.log     a header, then records of one size, each with its checksum
-                                            <seat>.uses    how often each was used lately; rewritten now and then
+    plots/<root>/<domain>@<version>.overlay/
+        <seat>-<layers>.log     a header, then records of one size, each with its checksum
+        <seat>-<layers>.uses    how often each was used lately; rewritten now and then
 
-Only the process with that seat writes a log (see `overlay_seat`); all read it. A torn record at the end is cut off by
-the next append, a record that does not match its checksum is left out, the vectors of other lower layers or otherwise
-rounded by int8 are ignored. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and
+Only the process with that seat writes a log (see `overlay_seat`), one for each origin (lower layers, and how int8
+rounded them) that it ever had; all read it. A torn record at the end is cut off by the next append, a record that does
+not match its checksum is left out, the vectors of another origin are ignored. Logs of older releases are named
+`<seat>.log`; they are read. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and
 computes the values anew.
 """
 
@@ -39,6 +41,7 @@ _CHECKSUM = struct.Struct("<Q")
 _HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 _READ_RECORDS = 1024
 _DIGEST_BYTES = 16
+_NAMED_BY = 8
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,10 @@ class LogOrigin:
     identity: str
     layout: FragmentLayout
 
+    def log_of(self, folder: Path, seat: int) -> Path:
+        """Name the log of the process with this seat; logs of other origins keep what a next version learns from."""
+        return folder / f"{seat}-{self.identity[:_NAMED_BY]}.log"
+
     def header(self) -> bytes:
         """The beginning of a new log; no two are equal, so that readers notice when one replaces another."""
         identity, nonce = self.identity.encode(), secrets.randbits(64)
@@ -95,14 +102,12 @@ class LearnedFragments:
     uses: Uses
 
     @classmethod
-    def none(cls, key: np.dtype[Any]) -> LearnedFragments:
-        return cls(np.empty(0, key), np.empty(0, np.uint32))
-
-    @classmethod
-    def merged(cls, keys: Sequence[Keys], uses: Sequence[Uses]) -> LearnedFragments:
-        """The uses of equal keys are summed."""
-        distinct, inverse = np.unique(np.concatenate(keys), return_inverse=True)
-        return cls(distinct, np.bincount(inverse, np.concatenate(uses), distinct.size).astype(np.uint32))
+    def merged(cls, parts: Sequence[LearnedFragments], key: np.dtype[Any]) -> LearnedFragments:
+        """The uses of equal keys are summed; `key` is the type of a key."""
+        keys = np.concatenate([np.empty(0, key), *(part.keys for part in parts)])
+        uses = np.concatenate([np.empty(0, np.uint32), *(part.uses for part in parts)])
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        return cls(distinct, np.bincount(inverse, uses, distinct.size).astype(np.uint32))
 
     def uses_of(self, keys: Keys) -> Uses:
         """Return how often fragments were used; zero for those that are missing.
@@ -125,16 +130,9 @@ def overlay_keys(table_folder: Path, key: np.dtype[Any]) -> LearnedFragments:
     folder = overlay_folder(table_folder)
     with read_errors_are_clear(folder):
         logs = [log_keys(path, key) for path in folder.glob("*.log")]
-        known = overlay_uses(folder, key)
-    keys = [known.keys, *logs]
-    return LearnedFragments.merged(keys, [known.uses, *(np.ones(each.size, np.uint32) for each in logs)])
-
-
-def overlay_uses(folder: Path, key: np.dtype[Any], but: Path | None = None) -> LearnedFragments:
-    """Merge the uses of fragments that all processes noted, except for the file `but`."""
-    known = [LearnedFragments.none(key)]
-    known += [read_uses(path, key) for path in sorted(folder.glob("*.uses")) if path != but]
-    return LearnedFragments.merged([each.keys for each in known], [each.uses for each in known])
+        noted = [read_uses(path, key) for path in folder.glob("*.uses")]
+    learned = [*(LearnedFragments(keys, np.ones(keys.size, np.uint32)) for keys in logs), *noted]
+    return LearnedFragments.merged(learned, key)
 
 
 def log_keys(path: Path, key: np.dtype[Any]) -> Keys:
@@ -184,12 +182,12 @@ class LogReader:
         if header == self._header:
             return
         self._header, self._end = header, _HEADER_BYTES
-        self._is_ours = LogOrigin.of(header) == self._origin
-        if not self._is_ours:
-            LOGGER.warning(
-                "%s is damaged, or of other lower layers or otherwise rounded by int8; its vectors are ignored",
-                self.path,
-            )
+        origin = LogOrigin.of(header)
+        self._is_ours = origin == self._origin
+        if origin is None:
+            LOGGER.warning("%s is damaged; its vectors are ignored", self.path)
+        elif not self._is_ours:
+            LOGGER.info("%s is of other lower layers, or otherwise rounded by int8; it stays, unread", self.path)
 
     def _sound(self, records: Records) -> Records:
         sound = checksums(records) == records["checksum"]

@@ -246,8 +246,7 @@ class _VersionBuild:
         """Find what servers have learned beside any version, less what the version before has counted itself."""
         key = self._spec.main.key_dtype
         tables = [self._home.path / entry.folders[0] for entry in self._plan.served]
-        each = [LearnedFragments.none(key), *(overlay_keys(table, key) for table in tables)]
-        learned = LearnedFragments.merged([one.keys for one in each], [one.uses for one in each])
+        learned = LearnedFragments.merged([overlay_keys(table, key) for table in tables], key)
         counts = ranked(learned.keys, learned.uses.astype(np.int64))
         if not self._before:
             return counts

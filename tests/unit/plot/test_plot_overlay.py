@@ -18,7 +18,7 @@ from backends.plot import overlay as overlay_module
 from backends.plot.allowance import Allowance
 from backends.plot.header import Store
 from backends.plot.overlay import Overlay
-from backends.plot.overlay_log import LogOrigin, LogReader, overlay_folder, overlay_keys
+from backends.plot.overlay_log import LogOrigin, LogReader, overlay_folder, overlay_keys, read_uses
 from backends.plot.overlay_pool import OverlayPool
 from seeds import SEED
 from small_disk import run_on_small_disk
@@ -98,7 +98,7 @@ def test_a_torn_tail_is_cut(table_folder: Path, cut_bytes: int) -> None:
     writer = opened(table_folder)
     learn(writer, 1, 20)
     writer.close()
-    log = overlay_folder(table_folder) / "0.log"
+    log = ORIGIN.log_of(overlay_folder(table_folder), 0)
     os.truncate(log, log.stat().st_size - cut_bytes)
     after = opened(table_folder)
     lost = -(-cut_bytes // ORIGIN.layout.record.itemsize)
@@ -114,7 +114,7 @@ def test_a_record_that_grows_while_it_is_read_shifts_nothing(
     writer = opened(table_folder)
     learn(writer, 1, 20)
     writer.close()
-    log = overlay_folder(table_folder) / "0.log"
+    log = ORIGIN.log_of(overlay_folder(table_folder), 0)
     content = log.read_bytes()
     log.write_bytes(content[:-300])  # eighteen whole records, and more than half of the next
     reading = LogReader(log, ORIGIN).read()
@@ -146,7 +146,7 @@ def test_no_flipped_byte_gives_a_wrong_vector(table_folder: Path) -> None:
     writer = opened(table_folder)
     learn(writer, 1, 30)
     writer.close()
-    log = overlay_folder(table_folder) / "0.log"
+    log = ORIGIN.log_of(overlay_folder(table_folder), 0)
     sound = log.read_bytes()
     chance = random.Random(SEED)
     for _ in range(60):
@@ -172,11 +172,51 @@ def test_a_log_of_other_layers_is_ignored_and_stays(table_folder: Path) -> None:
     assert overlay_keys(table_folder, ORIGIN.layout.key).keys.size == 40
 
 
+def test_a_log_of_an_older_release_is_read(table_folder: Path) -> None:
+    writer = opened(table_folder)
+    learn(writer, 1, 30)
+    writer.close()
+    log = ORIGIN.log_of(overlay_folder(table_folder), 0)
+    for path in (log, log.with_suffix(".uses")):
+        path.rename(path.with_name(f"0{path.suffix}"))
+    ours = opened(table_folder)
+    assert found(ours, 1, 100) == 30
+    learn(ours, 31, 10)
+    ours.close()
+    assert found(opened(table_folder), 1, 100) == 40
+    assert overlay_keys(table_folder, ORIGIN.layout.key).keys.size == 40
+
+
+def test_what_was_used_with_other_layers_was_noted_by_no_other_process(table_folder: Path) -> None:
+    other = opened(table_folder, origin=OTHER_LAYERS)
+    learn(other, 1, 30)
+    for _ in range(20):
+        assert found(other, 1, 30) == 30
+    other.close()
+    noted = [uses_on_disk(table_folder, OTHER_LAYERS)]
+    for _ in range(2):
+        ours = opened(table_folder)
+        learn(ours, 1, 30)
+        for _ in range(20):
+            assert found(ours, 1, 30) == 30
+        ours.close()
+        noted.append(uses_on_disk(table_folder, ORIGIN))
+    assert noted[0] >= 20 and noted[1] >= 20 and noted[2] > noted[1]
+    assert uses_on_disk(table_folder, OTHER_LAYERS) == noted[0]
+
+
+def uses_on_disk(table_folder: Path, origin: LogOrigin) -> int:
+    """How often the process with seat 0 has noted the first fragments, at least."""
+    path = origin.log_of(overlay_folder(table_folder), 0).with_suffix(".uses")
+    return int(read_uses(path, origin.layout.key).uses_of(keys_from(1, 30)).min())
+
+
 @pytest.mark.parametrize("content", [b"", b"x", b"HPLMOVL1" + bytes(300), os.urandom(5_000)])
 def test_garbage_in_the_folder_does_no_harm(table_folder: Path, content: bytes) -> None:
     overlay_folder(table_folder).mkdir()
-    for name in ("0.log", "7.log", "0.uses", "7.uses", "notes.txt"):
-        (overlay_folder(table_folder) / name).write_bytes(content)
+    own, old = ORIGIN.log_of(overlay_folder(table_folder), 0), overlay_folder(table_folder) / "7.log"
+    for path in (own, old, own.with_suffix(".uses"), old.with_suffix(".uses"), old.with_name("notes.txt")):
+        path.write_bytes(content)
     overlay = opened(table_folder)
     learn(overlay, 1, 30)
     overlay.close()
@@ -191,7 +231,7 @@ def test_where_nothing_can_be_written_it_goes_on_and_says_so_once(
     if broken == "file in place of the folder":
         folder.write_text("")
     else:
-        (folder / "0.log").mkdir(parents=True)
+        ORIGIN.log_of(folder, 0).mkdir(parents=True)
     with caplog.at_level(logging.WARNING):
         overlay = opened(table_folder)
         for start in range(1, 200, 20):
@@ -254,7 +294,7 @@ assert found(again, 2001, 20) == 20 and found(again, 1, 20) == 20
 def test_on_a_full_disk_it_learns_in_memory_and_writes_once_there_is_room(table_folder: Path, tmp_path: Path) -> None:
     told = run_on_small_disk(ON_A_SMALL_DISK.format(table=str(table_folder)), tmp_path / "disk", 256)
     (line,) = told.splitlines()
-    log = overlay_folder(tmp_path / "disk" / "farm@1") / "0.log"
+    log = ORIGIN.log_of(overlay_folder(tmp_path / "disk" / "farm@1"), 0)
     assert line.endswith(f"goes on without keeping on disk what it learns: {log}: no space left on the disk")
 
 
@@ -272,7 +312,7 @@ def test_a_small_bound_keeps_the_log_small_and_hot_fragments_over_a_restart(
         overlay.sync()
     hot = found(overlay, 1, 50)
     overlay.close()
-    log = overlay_folder(table_folder) / "0.log"
+    log = ORIGIN.log_of(overlay_folder(table_folder), 0)
     assert log.stat().st_size < 100_000 + 60 * record_bytes
     assert found(opened(table_folder, pool_bytes=pool_bytes), 1, 50) > 0.8 * hot
 
