@@ -43,6 +43,7 @@ class Int8Fidelity:
         known_fragments: The share of the texts' fragments that the root's table has; files of before have none.
         inputs: Names the texts, the versions and the instructions that this is of.
         num_labels: How many labels of each hPLM were compared; files of before have none, and each text counts as one.
+        method: Counts up when roots are measured in another way; files of before have none.
     """
 
     cosine: float
@@ -53,6 +54,7 @@ class Int8Fidelity:
     known_fragments: float | None = None
     inputs: str | None = None
     num_labels: Mapping[str, int] = field(default_factory=dict)
+    method: int | None = None
 
     @property
     def num_compared(self) -> int:
@@ -116,6 +118,7 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
         None if fidelity.get("known_fragments") is None else fidelity.number("known_fragments", 0, 1),
         None if fidelity.get("inputs") is None else fidelity.text("inputs"),
         {} if num_labels is None else {name: num_labels.whole(name, 1) for name in num_labels.names()},
+        None if fidelity.get("method") is None else fidelity.whole("method"),
     )
 
 

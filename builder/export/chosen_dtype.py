@@ -15,7 +15,7 @@ from backends.registry.registry import Registry
 from backends.root.int8_file import Int8Fidelity, read_fidelity
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
-from builder.profiling.preparing_int8 import quantise_root
+from builder.profiling.preparing_int8 import METHOD, quantise_root
 from builder.progress import Report
 
 Device = Literal["cpu", "gpu"]
@@ -84,7 +84,7 @@ def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report:
 def _measured(
     home: Home, registry: Registry, name: str, corpus: Sequence[Path], report: Report
 ) -> tuple[Int8Fidelity, str]:
-    """Measure a root, or read what this kind of processor measured before its texts were gone; and say it in words."""
+    """Measure a root, and say it in words; or read what was measured alike here before its texts were gone."""
     try:
         fidelity = quantise_root(home, registry, name, corpus, report)
     except InvalidArgumentError as error:
@@ -109,7 +109,9 @@ def _stored(root: RootFolder) -> Int8Fidelity | None:
         fidelity = read_fidelity(root.path, root.fingerprint)
     except FileError:
         return None
-    return fidelity if fidelity is not None and fidelity.instructions == int8_instructions() else None
+    if fidelity is None or (fidelity.method, fidelity.instructions) != (METHOD, int8_instructions()):
+        return None
+    return fidelity
 
 
 def _described(name: str, fidelity: Int8Fidelity) -> str:

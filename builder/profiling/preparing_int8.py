@@ -50,7 +50,7 @@ _DTYPES: tuple[Literal["int8", "fp32"], ...] = ("int8", "fp32")
 MIN_TEXTS = 16
 """With eight texts smoothing gains what it gains with hundreds."""
 ItemT = TypeVar("ItemT")
-_METHOD = 3
+METHOD = 3
 """Counts up when roots are measured in another way, so that each is measured again."""
 _MAX_TEXTS = 96
 _MAX_READ = 64 * _MAX_TEXTS
@@ -98,7 +98,7 @@ def quantise_root(
 def _inputs(general: DomainEntry, compared: Sequence[HplmEntry], texts: Sequence[str]) -> str:
     """Name all that a root's measurement depends on, beside the root."""
     versions = [[entry.key, entry.domain.label] for entry in compared]
-    content = {"method": _METHOD, "instructions": int8_instructions(), "domain": general.label}
+    content = {"method": METHOD, "instructions": int8_instructions(), "domain": general.label}
     return json_checksum({**content, "hplms": versions, "texts": list(texts)})
 
 
@@ -233,6 +233,7 @@ def _fidelity(
         unreadable=tuple(unreadable),
         known_fragments=round(of_root[0].known, 5),
         num_labels={name: found.num_compared for name, found in equal.items()},
+        method=METHOD,
     )
 
 

@@ -30,7 +30,7 @@ from builder.construct.hplm.hplms import publish_artifact
 from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 from builder.profiling import preparing_int8
-from builder.profiling.preparing_int8 import equal_labels, quantise_root, smoothing_of_states
+from builder.profiling.preparing_int8 import METHOD, equal_labels, quantise_root, smoothing_of_states
 from builder.progress import Step
 from cli.hplm import show
 from seeds import SEED
@@ -109,10 +109,10 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
     said = export(run_hplm, tiny_home, "--dtype", "int8")
     assert "on 20 texts" in said and "measured before: root 'tiny': the files that it was made from are gone" in said
     path = tiny_home.root("tiny") / "int8.json"
-    content = read_json(path)
-    content["fidelity"]["instructions"] = "those of another processor"
-    write_json(path, content)
-    assert "what int8 changes is not known" in export(run_hplm, tiny_home, "--dtype", "auto")
+    stored = read_json(path)
+    for name, other in (("instructions", "those of another processor"), ("method", METHOD - 1), ("method", None)):
+        write_json(path, {**stored, "fidelity": {**stored["fidelity"], name: other}})
+        assert "what int8 changes is not known" in export(run_hplm, tiny_home, "--dtype", "auto")
 
 
 def test_progress_is_shown_and_what_is_unchanged_is_not_measured_again(

@@ -29,6 +29,7 @@ FIDELITY = Int8Fidelity(
     0.75,
     "texts and versions",
     {"acme/area@1": 300, "acme/topic@2": 100},
+    3,
 )
 
 
@@ -54,7 +55,7 @@ def test_a_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     written(tmp_path)
     path = tmp_path / "int8.json"
     content = read_json(path)
-    for later in ("instructions", "unreadable", "known_fragments", "inputs", "num_labels"):
+    for later in ("instructions", "unreadable", "known_fragments", "inputs", "num_labels", "method"):
         del content["fidelity"][later]
     write_json(path, content)
     fidelity = read_fidelity(tmp_path, "root1")
