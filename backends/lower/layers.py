@@ -13,6 +13,7 @@ import torch
 import xxhash
 from torch import nn
 
+from backends.errors import CorruptFileError
 from backends.lower.encoder import MANIFEST_NAME, domain_encoder, has_own_layers
 from backends.lower.fragments import ComputesFragments, fragment_computer, rounding_of
 from backends.lower.settings import LowerDtype
@@ -96,7 +97,10 @@ class LowerLayers:
         if self._word_embeddings is None:
             self._word_embeddings = nn.Parameter(encoder.word_embeddings.weight.half(), requires_grad=False)
         encoder.word_embeddings.weight = self._word_embeddings
-        return fragment_computer(encoder, self._root.geometry, self._dtype)
+        try:
+            return fragment_computer(encoder, self._root.geometry, self._dtype)
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{layers_folder(folders) or self._root.path}: {error}") from error
 
 
 def layers_folder(folders: Sequence[Path]) -> Path | None:

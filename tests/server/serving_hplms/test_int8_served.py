@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +27,7 @@ from builder.construct.hplm.hplms import publish_artifact
 from hplm_client import Classification, ClientError, HplmClient
 from seeds import SEED
 from served_home import Served, wait_until_served
+from waiting import wait_until
 
 pytestmark = [
     pytest.mark.server,
@@ -44,6 +47,12 @@ def connected(served: Served, names: list[str]) -> Iterator[HplmClient]:
     finally:
         for name in names:
             registry.delete_hplm(name)
+
+
+def computed_fragments(served: Served) -> int:
+    with urllib.request.urlopen(served.server.metrics_url) as page:
+        found = re.search(r'^hplm_overlay_fragments_total{event="computed"} (\d+)', page.read().decode(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def models(registry: Registry) -> list[HplmEntry]:
@@ -80,9 +89,12 @@ def test_missing_fragments_are_computed_in_int8_and_answer_alike_again(served_in
     rows = [torch.from_numpy(row) for row in exact_lower(home, model.domain, "int8").encode(texts).rows]
     logits = [stack.run(stack.pack([row], [ready]), [ready])[0] for row in rows]
     expected = [dict(zip(model.labels, one.softmax(dim=-1).tolist(), strict=True)) for one in logits]
+    before = computed_fragments(served_int8)
     with HplmClient(f"grpc://{served_int8.grpc_url}") as client:
-        for _ in range(2):
+        for is_first in (True, False):
             answers = [client.infer(model.id, text) for text in texts]
+            if is_first:
+                wait_until(lambda: computed_fragments(served_int8) > before)
             for scores, answer in zip(expected, answers, strict=True):
                 assert isinstance(answer, Classification) and answer.exact
                 assert answer.scores == pytest.approx(scores, abs=1e-3)

@@ -12,7 +12,7 @@ import torch
 
 from backends.errors import CorruptFileError
 from backends.home import Home
-from backends.lower import fragments, int8_products
+from backends.lower import fragments, int8_products, layers
 from backends.lower.fragments import (
     FastFragments,
     PlainFragments,
@@ -99,6 +99,16 @@ def test_fragments_are_what_the_lower_layers_say(shape: RootGeometry, dtype: Low
 
 
 @pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
+def test_layers_that_cannot_be_used_are_named(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise CorruptFileError("the states of lower layers are NaN or infinite")
+
+    monkeypatch.setattr(layers, "fragment_computer", fail)
+    root = RootFolder(built_home.root("tiny"))
+    with pytest.raises(CorruptFileError, match=f"{root.path}: the states of lower layers"):
+        LowerLayers(root, "int8").prepare([])
+
+
 @pytest.mark.parametrize("has_bf16", [True, False] if cpu_multiplies_bf16() else [False])
 def test_int8_is_as_exact_beside_fp32_as_beside_bf16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragments, "cpu_multiplies_bf16", lambda: has_bf16)
@@ -191,9 +201,14 @@ def test_what_int8_has_computed_is_not_taken_for_what_others_compute(
     assert len(named["int8"]) == 4 and not named["int8"] & named["bf16"]
 
 
-def test_the_lower_service_loads_no_numba_by_itself() -> None:
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_without_int8_lower_layers_load_no_numba(built_home: Home, dtype: str) -> None:
     """It takes a process a second and tens of megabytes."""
-    code = "import sys; import backends.lower.service; print('numba' in sys.modules)"
+    code = (
+        "import sys; from pathlib import Path; import backends.lower.service; from backends.lower.layers import *;"
+        f"LowerLayers(RootFolder(Path({str(built_home.root('tiny'))!r})), {dtype!r}).prepare([]);"
+        "print('numba' in sys.modules)"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "False"
 
