@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ PROJECT = Path(__file__).parents[3]
 LOCUST = str(Path(sys.executable).with_name("locust"))
 OWN = PROJECT / "loadtest" / "locustfile.py"
 EXAMPLE = PROJECT / "loadtest" / "examples" / "locustfile.py"
+LIMIT_S = 120.0
 HPLMS = {"acme/topic", "acme/mood", "globex/topic", "initech/mood"}
 Rows = dict[tuple[str, str], dict[str, str]]
 
@@ -34,14 +36,18 @@ def locust(
 ) -> tuple[Rows, str]:
     """Locust's statistics by type and name, and what it logged."""
     command = [LOCUST, "-f", str(file), *options, "--headless", "--host", url, "--csv", str(folder / "run")]
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == code, done.stderr
+    environment = {**os.environ, **variables, "PYTHONFAULTHANDLER": "1"}
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
+        try:
+            _, log = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # it says where its threads are
+            _, log = process.communicate()
+    assert process.returncode == code, log
     with (folder / "run_stats.csv").open() as file_of_rows:
         rows = {(row["Type"], row["Name"]): row for row in csv.DictReader(file_of_rows)}
-    return rows, done.stderr
+    return rows, log
 
 
 def counts(rows: Rows, column: str = "Request Count") -> dict[tuple[str, str], int]:
