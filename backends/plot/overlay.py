@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +75,8 @@ class Overlay:
         self._uses_written_s = time.monotonic()
         self._in_trouble: set[Path] = set()
         self._noted_by_others = LearnedFragments.merged([], origin.layout.key)
+        if seat is not None:
+            self._take_over(self._folder / f"{seat}.log", origin.log_of(self._folder, seat))
         self._remove_old()
         self._load()
 
@@ -133,6 +135,14 @@ class Overlay:
             self._write_uses()
         self._pool.release(self._owner)
 
+    def _take_over(self, old: Path, log: Path) -> None:
+        """Go on with the log of an earlier release, whose name has no layers in it."""
+        with self._only_logged(old, _LEARNED):
+            if old.is_file() and not log.exists() and LogOrigin.of(read_header(old)) == self.origin:
+                with suppress(FileNotFoundError):
+                    old.with_suffix(".uses").replace(log.with_suffix(".uses"))
+                old.replace(log)
+
     def _remove_old(self) -> None:
         """Forget the logs to which nothing was added for long."""
         with self._only_logged(self._folder, _LEARNED):
@@ -144,9 +154,12 @@ class Overlay:
     def _load(self) -> None:
         noted = {}
         for log in self._logs():
+            is_ours, uses = False, log.with_suffix(".uses")
             with self._only_logged(log, _LEARNED):
-                if LogOrigin.of(read_header(log)) == self.origin:
-                    noted[log] = read_uses(log.with_suffix(".uses"), self.origin.layout.key)
+                is_ours = LogOrigin.of(read_header(log)) == self.origin
+            if is_ours:
+                with self._only_logged(uses, "how often that was used"):
+                    noted[log] = read_uses(uses, self.origin.layout.key)
         known = LearnedFragments.merged(list(noted.values()), self.origin.layout.key)
         if self._writer is not None:
             noted.pop(self._writer.path, None)

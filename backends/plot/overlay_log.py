@@ -1,4 +1,4 @@
-"""Learned fragments on disk: beside a table, one log per process that learns, appended to and never rewritten in part.
+"""Learned fragments on disk: beside a table, logs of each process that learns, appended to and never rewritten in part.
 
     plots/<root>/<domain>@<version>.overlay/
         <seat>-<layers>.log     a header, then records of one size, each with its checksum
@@ -6,9 +6,9 @@
 
 Only the process with that seat writes a log (see `overlay_seat`), one for each origin (lower layers, and how int8
 rounded them) that it ever had; all read it. A torn record at the end is cut off by the next append, a record that does
-not match its checksum is left out, the vectors of another origin are ignored. Logs of older releases are named
-`<seat>.log`; they are read. `hplm domain update` asks `overlay_keys(table_folder, key)` for what was learned, and
-computes the values anew.
+not match its checksum is left out, the vectors of another origin are ignored. Earlier releases left out `<layers>`;
+the process with the seat renames such a log if it is of its origin, and else reads it as any other. `hplm domain
+update` asks `overlay_keys(table_folder, key)` for what was learned, and computes the values anew.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LogOrigin:
     layout: FragmentLayout
 
     def log_of(self, folder: Path, seat: int) -> Path:
-        """Name the log of the process with this seat; logs of other origins keep what a next version learns from."""
+        """Name the log of the process with this seat. Those of other origins stay, for a domain's next version."""
         return folder / f"{seat}-{self.identity[:_NAMED_BY]}.log"
 
     def header(self) -> bytes:

@@ -110,7 +110,9 @@ def _stored(root: RootFolder, inputs: str) -> Int8Fidelity | None:
         raise
     except FileError:
         return None
-    return stored if stored is not None and stored.inputs == inputs and not stored.unreadable else None
+    if stored is None or stored.unreadable or (stored.method, stored.inputs) != (METHOD, inputs):
+        return None
+    return stored
 
 
 def _counted(items: Sequence[ItemT], phase: str, report: Report) -> Iterator[ItemT]:

@@ -43,7 +43,9 @@ def locust(
             _, log = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)  # it says where its threads are
-            _, log = process.communicate()
+            _, log = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
     assert process.returncode == code, log
     with (folder / "run_stats.csv").open() as file_of_rows:
         rows = {(row["Type"], row["Name"]): row for row in csv.DictReader(file_of_rows)}

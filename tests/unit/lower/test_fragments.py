@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,16 +100,6 @@ def test_fragments_are_what_the_lower_layers_say(shape: RootGeometry, dtype: Low
 
 
 @pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
-def test_layers_that_cannot_be_used_are_named(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise CorruptFileError("the states of lower layers are NaN or infinite")
-
-    monkeypatch.setattr(layers, "fragment_computer", fail)
-    root = RootFolder(built_home.root("tiny"))
-    with pytest.raises(CorruptFileError, match=f"{root.path}: the states of lower layers"):
-        LowerLayers(root, "int8").prepare([])
-
-
 @pytest.mark.parametrize("has_bf16", [True, False] if cpu_multiplies_bf16() else [False])
 def test_int8_is_as_exact_beside_fp32_as_beside_bf16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragments, "cpu_multiplies_bf16", lambda: has_bf16)
@@ -199,6 +190,22 @@ def test_what_int8_has_computed_is_not_taken_for_what_others_compute(
                 named.setdefault(dtype, set()).add(LowerLayers(root, dtype).origin([]))
     assert named["bf16"] == named["fp32"] and len(named["bf16"]) == 1
     assert len(named["int8"]) == 4 and not named["int8"] & named["bf16"]
+
+
+@pytest.mark.parametrize("has_own_layers", [False, True])
+def test_layers_that_cannot_be_used_are_named(
+    built_home: Home, has_own_layers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CorruptFileError("the states of lower layers are NaN or infinite")
+
+    monkeypatch.setattr(layers, "fragment_computer", fail)
+    monkeypatch.setattr(layers, "has_own_layers", lambda _: has_own_layers)
+    monkeypatch.setattr(layers, "domain_encoder", lambda root, _: root.lower())
+    root = RootFolder(built_home.root("tiny"))
+    named = tmp_path if has_own_layers else root.path
+    with pytest.raises(CorruptFileError, match=f"{named}: the states of lower layers"):
+        LowerLayers(root, "int8").prepare([tmp_path])
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -172,18 +172,28 @@ def test_a_log_of_other_layers_is_ignored_and_stays(table_folder: Path) -> None:
     assert overlay_keys(table_folder, ORIGIN.layout.key).keys.size == 40
 
 
-def test_a_log_of_an_older_release_is_read(table_folder: Path) -> None:
-    writer = opened(table_folder)
+@pytest.mark.parametrize("origin", [ORIGIN, OTHER_LAYERS], ids=["its own layers", "other layers"])
+def test_a_log_of_an_earlier_release_goes_on(table_folder: Path, origin: LogOrigin) -> None:
+    writer = opened(table_folder, origin=origin)
     learn(writer, 1, 30)
+    for _ in range(20):
+        assert found(writer, 1, 30) == 30
     writer.close()
-    log = ORIGIN.log_of(overlay_folder(table_folder), 0)
+    log = origin.log_of(overlay_folder(table_folder), 0)
     for path in (log, log.with_suffix(".uses")):
         path.rename(path.with_name(f"0{path.suffix}"))
+    other = opened(table_folder, seat=1)
+    is_own = origin == ORIGIN
+    assert found(other, 1, 100) == (30 if is_own else 0)
+    assert not log.exists()
     ours = opened(table_folder)
-    assert found(ours, 1, 100) == 30
-    learn(ours, 31, 10)
+    assert log.exists() is is_own
+    assert found(ours, 1, 100) == (30 if is_own else 0)
     ours.close()
-    assert found(opened(table_folder), 1, 100) == 40
+    assert not is_own or uses_on_disk(table_folder, ORIGIN) > 20  # though it has learned nothing
+    learn(again := opened(table_folder), 31, 10)
+    again.close()
+    assert found(opened(table_folder), 1, 100) == (40 if is_own else 10)
     assert overlay_keys(table_folder, ORIGIN.layout.key).keys.size == 40
 
 
