@@ -41,7 +41,7 @@ _CHECKSUM = struct.Struct("<Q")
 _HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 _READ_RECORDS = 1024
 _DIGEST_BYTES = 16
-_NAMED_BY = 8
+_NAME_DIGITS = 8
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class LogOrigin:
 
     def log_of(self, folder: Path, seat: int) -> Path:
         """Name the log of the process with this seat. Those of other origins stay, for a domain's next version."""
-        return folder / f"{seat}-{self.identity[:_NAMED_BY]}.log"
+        return folder / f"{seat}-{self.identity[:_NAME_DIGITS]}.log"
 
     def header(self) -> bytes:
         """The beginning of a new log; no two are equal, so that readers notice when one replaces another."""

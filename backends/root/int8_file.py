@@ -41,7 +41,7 @@ class Int8Fidelity:
         instructions: The processor's; others round otherwise.
         unreadable: hPLMs whose files, or whose domain's, could not be read.
         known_fragments: The share of the texts' fragments that the root's table has; files of before have none.
-        inputs: Names the texts, the versions and the instructions that this is of.
+        inputs: Names the texts, hPLM versions, domain, instructions and method that this is of.
         num_labels: How many labels of each hPLM were compared; files of before have none, and each text counts as one.
         method: Counts up when roots are measured in another way; files of before have none.
     """
