@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -171,7 +172,7 @@ def test_a_killed_stub_is_replaced_and_a_stop_under_load_loses_nothing(tiny_home
         server.wait_until(ready=False)
         server.wait_until(ready=True)
         assert server.stubs("hplm_upper") != [stub]
-        assert server.infer() == answer
+        assert server.infer() == like(answer)
         load = Load(f"grpc://{server.grpc}", threads=3)
         wait_until(lambda: load.outcomes["answered"] > 10)
         code, said = stop(server)
@@ -192,6 +193,11 @@ def test_a_killed_stub_is_replaced_and_a_stop_under_load_loses_nothing(tiny_home
 def ask_in_vain(client: HplmClient) -> None:
     with pytest.raises(ClientError):
         client.infer("acme/topic", "a cat")
+
+
+def like(scores: Mapping[str, float]) -> Any:
+    """Return what equals the same answer of another process: sums in fp32 may differ in their last digit."""
+    return pytest.approx(scores, abs=1e-6)
 
 
 def kill_lower(server: Operated) -> None:
@@ -218,7 +224,7 @@ def test_whatever_dies_or_is_stopped_is_replaced(tiny_home: Home, fault: Callabl
         fault(server)
         server.wait_until(ready=False, timeout_s=5)
         server.wait_until(ready=True)
-        assert server.infer() == answer
+        assert server.infer() == like(answer)
         assert stop(server)[0] == 0
 
 
@@ -242,7 +248,7 @@ def test_a_process_that_stood_still_longer_than_triton_waits_is_replaced(tiny_ho
         server.wait_until(ready=True)
         load.close()
         assert not set(stubs) & set(server.stubs(model))
-        assert server.infer() == answer
+        assert server.infer() == like(answer)
         code, said = stop(server)
     assert code == 0
     assert re.search(r"has died \((exit code 70|SIGSEGV)\); restart 1 of at most 5", said), said
