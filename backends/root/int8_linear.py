@@ -32,6 +32,8 @@ from backends.root.int8_instructions import int8_instructions
 BLOCK_TOKENS = 256
 """Tokens that are quantised, multiplied and scaled back at once, so that they stay in the cache."""
 _LEVELS = 127
+_QUANTISED_ROWS = 256
+"""Outputs of a weight that are quantised at once: what is made on the way stays in the cache."""
 
 
 def _weight_scales(weight: Tensor) -> Tensor:
@@ -104,11 +106,15 @@ def quantised_weight(weight: Tensor, smoothing: Tensor | None = None) -> tuple[T
 
     Shape: weight `[out, in]`, smoothing `[in]` → `[out, in]` int8, `[out]`
     """
-    weight = weight.detach().float()
-    if smoothing is not None:
-        weight = weight * smoothing
-    scales = _weight_scales(weight)
-    return (weight / scales[:, None]).round_().to(torch.int8), scales
+    values = torch.empty_like(weight, dtype=torch.int8, requires_grad=False)
+    scales = torch.empty(len(weight), device=weight.device)
+    for start in range(0, len(weight), _QUANTISED_ROWS):
+        rows = slice(start, start + _QUANTISED_ROWS)
+        block = weight.detach()[rows].float()
+        block = block if smoothing is None else block * smoothing
+        scales[rows] = _weight_scales(block)
+        values[rows] = (block / scales[rows, None]).round_()
+    return values, scales
 
 
 class QuantisedLinear:

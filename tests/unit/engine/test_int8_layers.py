@@ -88,6 +88,20 @@ def test_weights_without_vnni_leave_room_for_two_neighbours(monkeypatch: pytest.
         torch.testing.assert_close(values * scales[:, None], weight, rtol=0, atol=float(scales.max()) * 0.51)
 
 
+@pytest.mark.parametrize("smoothing", [None, torch.linspace(0.5, 2.0, 48)])
+@pytest.mark.parametrize("outputs", [1, 256, 600])
+def test_each_output_of_a_weight_is_quantised_alone(outputs: int, smoothing: Tensor | None) -> None:
+    torch.manual_seed(8)
+    weight = nn.Parameter(torch.randn(outputs, 48) * torch.logspace(-2, 2, outputs)[:, None])
+    values, scales = quantised_weight(weight, smoothing)
+    assert (values.dtype, values.requires_grad) == (torch.int8, False)
+    smoothed = weight.detach() * (1.0 if smoothing is None else smoothing)
+    for output in range(outputs):
+        levels = torch.tensor([round(float(one)) for one in smoothed[output] / scales[output]])
+        assert torch.equal(values[output].long(), levels)
+        assert levels.abs().max() == 127 or not HAS_VNNI
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_errors_of_a_token_s_states_cancel_out(activation: str) -> None:
     """A shift of all states, however small, would meet the sum of an output's weights."""
