@@ -329,7 +329,7 @@ def export(
     traffic: TrafficOptions = TrafficOptions(),
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container, on the same kind of processor."""
-    from builder.export.in_force import differences, settings_of
+    from builder.export.in_force import differences, settings_of, smoothings_of
     from builder.export.repository import render_repository
 
     opened, registry = open_home(home)
@@ -338,6 +338,7 @@ def export(
     settings = export_settings(device, *others)
     if device.dtype != "auto":
         _require_cuts(device, settings, opened, registry)
+    smoothings = smoothings_of(opened, registry)
     settings = export_settings(device.chosen(opened, registry, typer.echo), *others)
     if device.dtype == "auto":
         _require_cuts(device, settings, opened, registry)
@@ -347,6 +348,9 @@ def export(
     render_repository(opened.repository, settings, say=_complain)
     typer.echo(f"rendered {opened.repository}")
     changes = differences(before, settings_of(opened.repository)) if before else []
+    if before and settings.upper_parameters["dtype"] == "int8":
+        prepared = smoothings_of(opened, registry).items()
+        changes += [f"root {name} is prepared anew for int8" for name, now in prepared if smoothings.get(name) != now]
     for line in changes:
         typer.echo(f"  {line}")
     if any(line.startswith("upper dtype") for line in changes):

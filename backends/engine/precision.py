@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 
 from backends.engine.gpu_capability import LEAST_CAPABILITY
-from backends.errors import FileError
+from backends.errors import FileError, FormatVersionError
 from backends.root.int8_file import Smoothing, read_smoothing
 from backends.root.int8_instructions import int8_instructions
 from backends.root.packed import cpu_multiplies_bf16
@@ -71,13 +71,16 @@ def has_amx() -> bool:
 
 def smoothing_of(root: RootFolder) -> Smoothing:
     """Read a root's smoothing; without one that fits, layers are quantised without, and the log says why."""
+    remedy = "; 'hplm export --dtype int8', with your other options, and a restart mend that"
     try:
         smoothing = read_smoothing(root.path, root.fingerprint, root.geometry)
-        reason = f"no export has prepared the root in {root.path}"
-    except FileError as error:
+        reason = f"no export has prepared the root in {root.path}{remedy}"
+    except FormatVersionError as error:
         smoothing, reason = None, str(error)
+    except FileError as error:
+        smoothing, reason = None, f"{error}{remedy}"
     if smoothing is None:
-        LOGGER.warning("int8 without smoothing, so answers are less exact: %s; 'hplm export' makes it", reason)
+        LOGGER.warning("int8 without smoothing, so answers are less exact: %s", reason)
     return smoothing or {}
 
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from backends.errors import CorruptFileError, FingerprintMismatchError
+from backends.errors import CorruptFileError, FileError, FingerprintMismatchError
 from backends.fields import Fields, read_fields
-from backends.storage import read_errors_are_clear, write_json
+from backends.storage import json_checksum, read_errors_are_clear, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,9 +41,9 @@ class Int8Fidelity:
         instructions: The processor's; others round otherwise.
         unreadable: hPLMs whose files, or whose domain's, could not be read.
         known_fragments: The share of the texts' fragments that the root's table has; files of before have none.
-        inputs: Names the texts, hPLM versions, domain, instructions and method that this is of.
+        conditions: Names the hPLM versions, domain, arithmetic and method that this is of; files of before have none.
+        inputs: Names the texts too.
         num_labels: How many labels of each hPLM were compared; files of before have none, and each text counts as one.
-        method: Counts up when roots are measured in another way; files of before have none.
     """
 
     cosine: float
@@ -52,9 +52,9 @@ class Int8Fidelity:
     instructions: str | None = None
     unreadable: tuple[str, ...] = ()
     known_fragments: float | None = None
+    conditions: str | None = None
     inputs: str | None = None
     num_labels: Mapping[str, int] = field(default_factory=dict)
-    method: int | None = None
 
     @property
     def num_compared(self) -> int:
@@ -110,15 +110,15 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
     equal_labels = fidelity.part("equal_labels")
     num_labels = fidelity.part("num_labels") if "num_labels" in fidelity else None
     return Int8Fidelity(
-        fidelity.number("cosine"),
-        {name: equal_labels.number(name) for name in equal_labels.names()},
+        fidelity.number("cosine", -1, 1),
+        {name: equal_labels.number(name, 0, 1) for name in equal_labels.names()},
         fidelity.whole("texts"),
         None if fidelity.get("instructions") is None else fidelity.text("instructions"),
         fidelity.texts("unreadable") if "unreadable" in fidelity else (),
         None if fidelity.get("known_fragments") is None else fidelity.number("known_fragments", 0, 1),
+        None if fidelity.get("conditions") is None else fidelity.text("conditions"),
         None if fidelity.get("inputs") is None else fidelity.text("inputs"),
         {} if num_labels is None else {name: num_labels.whole(name, 1) for name in num_labels.names()},
-        None if fidelity.get("method") is None else fidelity.whole("method"),
     )
 
 
@@ -135,6 +135,17 @@ def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoo
         return _smoothing(content.part("smoothing"), geometry)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # a list that is no tensor
         raise CorruptFileError(f"{root / _FILE} does not fit the root: {error}") from error
+
+
+def smoothing_checksum(root: Path) -> str | None:
+    """Name a root's smoothing, to see whether it has changed; None where none can be read."""
+    try:
+        with read_errors_are_clear(root / _FILE):
+            if not (root / _FILE).exists():
+                return None
+            return json_checksum(read_fields(root / _FILE, QUANTISATION_FORMAT_VERSION).value("smoothing"))
+    except FileError:
+        return None
 
 
 def _content(path: Path, fingerprint: str) -> Fields | None:
@@ -158,6 +169,6 @@ def _smoothing(content: Fields, geometry: RootGeometry) -> Smoothing:
     for (layer, product), channels in smoothing.items():
         if channels.shape != (geometry.hidden_size,):
             raise ValueError(f"layer {layer} has {channels.numel()} channels of {product}, not {geometry.hidden_size}")
-        if not bool((channels.isfinite() & (channels > 0)).all()):
-            raise ValueError(f"layer {layer} has channels of {product} that are not positive numbers")
+        if not bool((channels.isfinite() & (channels > 0) & channels.reciprocal().isfinite()).all()):
+            raise ValueError(f"layer {layer} has channels of {product} that are no positive numbers to divide by")
     return smoothing

@@ -12,10 +12,8 @@ from backends.engine.precision import fast_float_dtype, fastest_dtype, missing_f
 from backends.errors import FileError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.registry import Registry
-from backends.root.int8_file import Int8Fidelity, read_fidelity
-from backends.root.int8_instructions import int8_instructions
-from backends.root.store import RootFolder
-from builder.profiling.preparing_int8 import METHOD, quantise_root
+from backends.root.int8_file import Int8Fidelity
+from builder.profiling.preparing_int8 import measured_before, quantise_root
 from builder.progress import Report
 
 Device = Literal["cpu", "gpu"]
@@ -84,15 +82,22 @@ def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report:
 def _measured(
     home: Home, registry: Registry, name: str, corpus: Sequence[Path], report: Report
 ) -> tuple[Int8Fidelity, str]:
-    """Measure a root, and say it in words; or read what was measured alike here before its texts were gone."""
+    """Measure a root, and say it in words; or read what was measured of it as it is now, before its texts were gone."""
     try:
         fidelity = quantise_root(home, registry, name, corpus, report)
     except InvalidArgumentError as error:
-        stored = None if corpus else _stored(RootFolder(home.root(name)))
+        stored = None if corpus else _measured_before(home, registry, name, error)
         if stored is None:
             raise
         return stored, f"{_described(name, stored)}, measured before: {error}"
     return fidelity, _described(name, fidelity)
+
+
+def _measured_before(home: Home, registry: Registry, name: str, error: InvalidArgumentError) -> Int8Fidelity | None:
+    try:
+        return measured_before(home, registry, name)
+    except FileError as damage:
+        raise InvalidArgumentError(f"{error}; {damage}") from damage
 
 
 def _keeps_enough(fidelity: Int8Fidelity) -> bool:
@@ -102,16 +107,6 @@ def _keeps_enough(fidelity: Int8Fidelity) -> bool:
     """
     may_change = max(1.0, (1 - LEAST_EQUAL_LABELS) * fidelity.num_compared)
     return fidelity.cosine >= LEAST_COSINE and fidelity.num_changed <= may_change
-
-
-def _stored(root: RootFolder) -> Int8Fidelity | None:
-    try:
-        fidelity = read_fidelity(root.path, root.fingerprint)
-    except FileError:
-        return None
-    if fidelity is None or (fidelity.method, fidelity.instructions) != (METHOD, int8_instructions()):
-        return None
-    return fidelity
 
 
 def _described(name: str, fidelity: Int8Fidelity) -> str:

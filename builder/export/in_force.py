@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backends.deadline_batcher import FILE_NAME, call_plan_parameters, version_of
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.engine.gpu_capability import LEAST_CAPABILITY, Capability
 from backends.errors import CorruptFileError, InvalidArgumentError, shown
+from backends.home import Home
 from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings
 from backends.registry.staleness import StalenessSettings
+from backends.root.int8_file import smoothing_checksum
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from backends.storage import read_errors_are_clear
 from backends.traffic.settings import TrafficSettings
@@ -23,6 +26,9 @@ from builder.export.model_names import LOWER, UPPER, code_model, exported_models
 from builder.export.of_run import SettingsOfRun
 from builder.export.settings import HOME_PARAMETER
 from builder.gpus import best_capability
+
+if TYPE_CHECKING:
+    from backends.registry.registry import Registry
 
 _SHOWN = (
     "upper policy",
@@ -199,6 +205,11 @@ def in_one_line(settings: Settings, changes: Mapping[str, str] | None = None) ->
     """Write settings in a line; changes of a run are marked as such."""
     settings = {**settings, **{name: f"{value} (of this run)" for name, value in (changes or {}).items()}}
     return ", ".join(f"{name.partition(' ')[2]} {settings[name]}" for name in _SHOWN if name in settings)
+
+
+def smoothings_of(home: Home, registry: Registry) -> dict[str, str | None]:
+    """Return what roots are prepared for int8 with, which servers read when they start."""
+    return {root.name: smoothing_checksum(home.root(root.name)) for root in registry.roots()}
 
 
 def differences(before: Settings, after: Settings) -> list[str]:

@@ -24,6 +24,7 @@ from backends.adapters.pooling import NO_POOLING
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import FileError, FormatVersionError, InvalidArgumentError
 from backends.home import Home
+from backends.lower.fragments import rounding_of
 from backends.lower.settings import LowerDtype
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
@@ -33,6 +34,7 @@ from backends.root.int8_file import (
     Quantisation,
     Smoothing,
     read_fidelity,
+    read_smoothing,
     version_label,
 )
 from backends.root.int8_instructions import int8_instructions
@@ -50,7 +52,7 @@ _DTYPES: tuple[Literal["int8", "fp32"], ...] = ("int8", "fp32")
 MIN_TEXTS = 16
 """With eight texts smoothing gains what it gains with hundreds."""
 ItemT = TypeVar("ItemT")
-METHOD = 3
+_METHOD = 4
 """Counts up when roots are measured in another way, so that each is measured again."""
 _MAX_TEXTS = 96
 _MAX_READ = 64 * _MAX_TEXTS
@@ -65,7 +67,7 @@ def quantise_root(
 ) -> Int8Fidelity:
     """Make a root's smoothing and compare its answers in int8 and in fp32; both are stored beside it.
 
-    What is stored stays, if it is of the same texts, versions and instructions.
+    What is stored stays, if it is of the same texts and conditions.
 
     Args:
         home: Home of the root.
@@ -78,41 +80,66 @@ def quantise_root(
         InvalidArgumentError: There are too few texts.
         FileError: A file of the root or of its general domain is damaged, or what is stored is of a newer format.
     """
-    root = RootFolder(home.root(name))
-    texts, general = _texts(root, corpus, report), registry.domain(name, GENERAL_DOMAIN)
-    # Numbers have no labels.
-    compared = _spread(
-        [entry for entry in registry.hplms() if entry.domain.root == name and entry.task != "regression"], _MAX_HPLMS
-    )
-    inputs = _inputs(general, compared, texts)
+    root, conditions = RootFolder(home.root(name)), Conditions.of(registry, name)
+    texts = _texts(root, corpus, report)
+    inputs = json_checksum({"conditions": conditions.checksum, "texts": texts})
     if (stored := _stored(root, inputs)) is not None:
         return stored
     in_turn = _counted(_DTYPES, f"{name}: encode texts", report)
-    encoded = [_encoded(home, general, texts, dtype) for dtype in in_turn]
+    encoded = [_encoded(home, conditions.general, texts, dtype) for dtype in in_turn]
     smoothing = smoothing_of_states(root, _counted(encoded[0].rows, f"{name}: find the smoothing", report))
-    fidelity = replace(_fidelity(home, root, smoothing, compared, texts, encoded, report), inputs=inputs)
+    fidelity = _fidelity(home, root, smoothing, conditions.compared, texts, encoded, report)
+    fidelity = replace(fidelity, conditions=conditions.checksum, inputs=inputs)
     Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
     return fidelity
 
 
-def _inputs(general: DomainEntry, compared: Sequence[HplmEntry], texts: Sequence[str]) -> str:
-    """Name all that a root's measurement depends on, beside the root."""
-    versions = [[entry.key, entry.domain.label] for entry in compared]
-    content = {"method": METHOD, "instructions": int8_instructions(), "domain": general.label}
-    return json_checksum({**content, "hplms": versions, "texts": list(texts)})
+def measured_before(home: Home, registry: Registry, name: str) -> Int8Fidelity | None:
+    """Read what was measured of a root as it is now, of whatever texts; None if nothing was.
+
+    Raises:
+        FileError: What is stored is damaged, of another root, or of a newer format.
+    """
+    root = RootFolder(home.root(name))
+    stored = _readable(root)
+    return stored if stored is not None and stored.conditions == Conditions.of(registry, name).checksum else None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a root's measurement depends on, beside the root and the texts: where they are read, and whose labels."""
+
+    general: DomainEntry
+    compared: Sequence[HplmEntry]
+
+    @classmethod
+    def of(cls, registry: Registry, name: str) -> Conditions:
+        # Numbers have no labels.
+        labelled = [entry for entry in registry.hplms() if entry.domain.root == name and entry.task != "regression"]
+        return cls(registry.domain(name, GENERAL_DOMAIN), _spread(labelled, _MAX_HPLMS))
+
+    @property
+    def checksum(self) -> str:
+        versions = [[entry.key, entry.domain.label] for entry in self.compared]
+        content = {"method": _METHOD, "rounding": rounding_of("int8"), "domain": self.general.label}
+        return json_checksum({**content, "hplms": versions})
 
 
 def _stored(root: RootFolder, inputs: str) -> Int8Fidelity | None:
     """Read what was measured of the same inputs, if it was and every file could be read."""
     try:
-        stored = read_fidelity(root.path, root.fingerprint)
+        stored = _readable(root)
     except FormatVersionError:
         raise
     except FileError:
         return None
-    if stored is None or stored.unreadable or (stored.method, stored.inputs) != (METHOD, inputs):
-        return None
-    return stored
+    return stored if stored is not None and not stored.unreadable and stored.inputs == inputs else None
+
+
+def _readable(root: RootFolder) -> Int8Fidelity | None:
+    """Read what is stored of a root, and the smoothing that it was measured with, which servers need."""
+    read_smoothing(root.path, root.fingerprint, root.geometry)
+    return read_fidelity(root.path, root.fingerprint)
 
 
 def _counted(items: Sequence[ItemT], phase: str, report: Report) -> Iterator[ItemT]:
@@ -235,7 +262,6 @@ def _fidelity(
         unreadable=tuple(unreadable),
         known_fragments=round(of_root[0].known, 5),
         num_labels={name: found.num_compared for name, found in equal.items()},
-        method=METHOD,
     )
 
 

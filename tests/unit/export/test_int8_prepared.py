@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from builder.construct.hplm.hplms import publish_artifact
 from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
 from builder.profiling import preparing_int8
-from builder.profiling.preparing_int8 import METHOD, equal_labels, quantise_root, smoothing_of_states
+from builder.profiling.preparing_int8 import Conditions, equal_labels, quantise_root, smoothing_of_states
 from builder.progress import Step
 from cli.hplm import show
 from seeds import SEED
@@ -108,11 +109,93 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
     assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
     said = export(run_hplm, tiny_home, "--dtype", "int8")
     assert "on 20 texts" in said and "measured before: root 'tiny': the files that it was made from are gone" in said
-    path = tiny_home.root("tiny") / "int8.json"
-    stored = read_json(path)
-    for name, other in (("instructions", "those of another processor"), ("method", METHOD - 1), ("method", None)):
-        write_json(path, {**stored, "fidelity": {**stored["fidelity"], name: other}})
-        assert "what int8 changes is not known" in export(run_hplm, tiny_home, "--dtype", "auto")
+    with closing(Registry.open(tiny_home)) as registry:
+        registry.delete_hplm("acme/topic")
+    assert "what int8 changes is not known" in export(run_hplm, tiny_home, "--dtype", "auto")
+
+
+@pytest.mark.parametrize("damage", [b"damaged", b'{"format_version": 99}'])
+def test_without_texts_a_file_that_cannot_be_read_is_named_too(tiny_home: Home, run_hplm: Run, damage: bytes) -> None:
+    lose_corpus(tiny_home)
+    (tiny_home.root("tiny") / "int8.json").write_bytes(damage)
+    for dtype in ("int8", "auto"):
+        said = export(run_hplm, tiny_home, "--dtype", dtype)
+        assert "name others with --int8-corpus; " in said and "tiny/int8.json " in said and "rendered" in said
+
+
+def test_what_was_measured_depends_on_versions_domains_and_rounding(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Registry.open(tiny_home)) as registry:
+        own = Conditions.of(registry, "tiny")
+    assert own.checksum == replace(own).checksum
+    first, *others = own.compared
+    updated = replace(own, compared=[replace(first, key=first.key + 1000), *others])
+    moved = replace(own, compared=[replace(first, domain=replace(first.domain, version=9)), *others])
+    general = replace(own, general=replace(own.general, version=9))
+    cases = own, updated, moved, general
+    here = {one.checksum for one in cases}
+    monkeypatch.setattr(preparing_int8, "rounding_of", lambda _: "as another processor")
+    assert len(here | {one.checksum for one in cases}) == 2 * len(cases)
+
+
+def test_what_is_measured_is_what_is_served(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upper layers with the smoothing that is stored, and lower layers in the same dtype."""
+    lower, smoothings = list[str](), list[Any]()
+    exact_lower, stack = preparing_int8.exact_lower, preparing_int8.UpperStack
+
+    def noted_lower(home: Home, domain: Any, dtype: Any) -> Any:
+        lower.append(dtype)
+        return exact_lower(home, domain, dtype)
+
+    def noted_stack(root: RootFolder, settings: Any, smoothing: Any) -> UpperStack:
+        smoothings.append((settings.dtype, smoothing))
+        return stack(root, settings, smoothing=smoothing)
+
+    monkeypatch.setattr(preparing_int8, "exact_lower", noted_lower)
+    monkeypatch.setattr(preparing_int8, "UpperStack", noted_stack)
+    with closing(Registry.open(tiny_home)) as registry:
+        quantise_root(tiny_home, registry, "tiny", [])
+    assert lower.count("int8") == lower.count("fp32") > 1
+    root = RootFolder(tiny_home.root("tiny"))
+    stored = read_smoothing(root.path, root.fingerprint, root.geometry)
+    (of_int8,) = (smoothing for dtype, smoothing in smoothings if dtype == "int8")
+    assert stored is not None and of_int8.keys() == stored.keys()
+    for name, channels in stored.items():
+        torch.testing.assert_close(of_int8[name], channels, rtol=1e-4, atol=0)
+
+
+def test_what_has_no_smoothing_beside_it_is_measured_again(tiny_home: Home, run_hplm: Run) -> None:
+    export(run_hplm, tiny_home, "--dtype", "int8")
+    root = RootFolder(tiny_home.root("tiny"))
+    path = root.path / "int8.json"
+    own = read_json(path)
+    for part in ({"smoothing": {}}, {"fidelity": {**own["fidelity"], "cosine": 7.0}}):
+        write_json(path, {**own, **part})
+        assert "root tiny keeps a cosine of 0.9" in export(run_hplm, tiny_home, "--dtype", "int8")
+        assert read_json(path) == own
+
+
+def test_a_file_that_cannot_be_replaced_stops_no_export(tiny_home: Home, run_hplm: Run) -> None:
+    (tiny_home.root("tiny") / "int8.json").mkdir()
+    for dtype, said in (("auto", "what int8 changes is not known of root tiny"), ("int8", "is not prepared for int8")):
+        printed = export(run_hplm, tiny_home, "--dtype", dtype)
+        assert said in printed and "rendered" in printed and "Traceback" not in printed
+
+
+def test_an_export_says_that_a_server_reads_what_is_prepared_anew_when_it_starts(
+    tiny_home: Home, run_hplm: Run, tmp_path: Path
+) -> None:
+    export(run_hplm, tiny_home, "--dtype", "int8")
+    assert "no setting changed" in export(run_hplm, tiny_home, "--dtype", "int8")
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("".join(f"the {number} red and green things\n" for number in range(20)))
+    said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+    assert "root tiny is prepared anew for int8" in said and "until it is restarted" in said
+    with closing(Registry.open(tiny_home)) as registry:
+        registry.delete_hplm("acme/topic")
+    said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+    assert "no setting changed" in said, "other hPLMs are compared, with the same smoothing"
 
 
 def test_progress_is_shown_and_what_is_unchanged_is_not_measured_again(
@@ -140,7 +223,7 @@ def test_progress_is_shown_and_what_is_unchanged_is_not_measured_again(
         registry.delete_hplm("acme/topic")
         without, again = prepared(corpus)
         assert "acme/topic@1" in others.equal_labels.keys() - without.equal_labels.keys() and again == phases
-        monkeypatch.setattr(preparing_int8, "int8_instructions", lambda: "those of another processor")
+        monkeypatch.setattr(preparing_int8, "rounding_of", lambda _: "as another processor")
         assert prepared(corpus)[1] == phases
 
 
@@ -236,9 +319,12 @@ def test_hplms_of_pairs_are_compared_on_pairs(tiny_home: Home, monkeypatch: pyte
 def test_a_damaged_hplm_is_left_out_and_named(tiny_home: Home, run_hplm: Run) -> None:
     with closing(Registry.open(tiny_home)) as registry:
         entry = next(entry for entry in registry.hplms() if entry.task == "classification" and not entry.pair)
+    whole = (tiny_home.path / entry.folder / "weights.safetensors").read_bytes()
     (tiny_home.path / entry.folder / "weights.safetensors").write_bytes(b"damaged")
     said = export(run_hplm, tiny_home, "--dtype", "int8")
     assert f"cannot be read: {entry.id}@{entry.version}" in said and "rendered" in said
+    (tiny_home.path / entry.folder / "weights.safetensors").write_bytes(whole)
+    assert "cannot be read" not in export(run_hplm, tiny_home, "--dtype", "int8")
 
 
 def test_a_damaged_domain_costs_its_own_hplms_only(tiny_home: Home, run_hplm: Run) -> None:

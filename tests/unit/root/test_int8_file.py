@@ -27,9 +27,9 @@ FIDELITY = Int8Fidelity(
     "VNNI",
     ("acme/lost@1",),
     0.75,
+    "versions",
     "texts and versions",
     {"acme/area@1": 300, "acme/topic@2": 100},
-    3,
 )
 
 
@@ -55,7 +55,7 @@ def test_a_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     written(tmp_path)
     path = tmp_path / "int8.json"
     content = read_json(path)
-    for later in ("instructions", "unreadable", "known_fragments", "inputs", "num_labels", "method"):
+    for later in ("instructions", "unreadable", "known_fragments", "conditions", "inputs", "num_labels"):
         del content["fidelity"][later]
     write_json(path, content)
     fidelity = read_fidelity(tmp_path, "root1")
@@ -76,6 +76,7 @@ def test_a_root_may_have_none(tmp_path: Path) -> None:
         ({"smoothing": {}}, CorruptFileError),
         ({"smoothing": {f"{layer}.{product}": [1.0] * 7 for layer in range(2) for product in SMOOTHED}}, FileError),
         ({"smoothing": {f"{layer}.{product}": [0.0] * 8 for layer in range(2) for product in SMOOTHED}}, FileError),
+        ({"smoothing": {f"{layer}.{product}": [1e-41] * 8 for layer in range(2) for product in SMOOTHED}}, FileError),
         ({"smoothing": {f"{layer}.{product}": ["x"] * 8 for layer in range(2) for product in SMOOTHED}}, FileError),
         ({"smoothing": []}, CorruptFileError),
     ],
