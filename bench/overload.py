@@ -32,6 +32,7 @@ from bench.kit.idle import wait_until_idle
 from bench.kit.served import Serving, served
 from bench.kit.stock_client import ClientProcess, Replies, Sending, ask_again_at_once, send_on_time
 from bench.kit.synthetic_home import BERT_BASE, MINILM, TenantHome, tenant_home
+from builder.export.settings import ExportSettings
 from builder.serving import TritonServer
 from builder.settings.hplm import LORA_EVERYWHERE
 from hplm_client import ClientError, HplmClient
@@ -244,7 +245,7 @@ def _sleep_until(at: float) -> None:
 def opened(
     geometry: RootGeometry, settings: Settings, seed: int, prepare: Callable[[Path], None] = lambda _: None
 ) -> Iterator[tuple[TritonServer, TenantHome]]:
-    serving = Serving(lower_instances=2, upper={"dtype": settings.dtype}, prepare=prepare)
+    serving = Serving(lower_instances=ExportSettings.lower_instances, upper={"dtype": settings.dtype}, prepare=prepare)
     with (
         tenant_home(geometry, settings.tenants, _LENGTHS, seed, settings.texts, LORA_EVERYWHERE) as home,
         served(home.home, serving) as server,

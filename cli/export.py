@@ -155,7 +155,9 @@ class LowerOptions:
     max_text_bytes: Annotated[
         int, typer.Option(help="A longer text is cut before it is read; its answer says truncated.")
     ] = TextLimits.max_text_bytes
-    lower_instances: Annotated[int, typer.Option(help="Processes that look texts up.")] = ExportSettings.lower_instances
+    lower_instances: Annotated[
+        int, typer.Option(help="Processes that look texts up; a second one pays where cores are free, not on two.")
+    ] = ExportSettings.lower_instances
     lower_threads: Annotated[
         int, typer.Option(help="Threads of each of them; more than one helps only where much is computed.")
     ] = 1
@@ -329,7 +331,7 @@ def export(
     traffic: TrafficOptions = TrafficOptions(),
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container, on the same kind of processor."""
-    from builder.export.in_force import differences, settings_of, smoothings_of
+    from builder.export.in_force import differences, prepared_anew, settings_of, smoothings_of
     from builder.export.repository import render_repository
 
     opened, registry = open_home(home)
@@ -349,8 +351,7 @@ def export(
     typer.echo(f"rendered {opened.repository}")
     changes = differences(before, settings_of(opened.repository)) if before else []
     if before and settings.upper_parameters["dtype"] == "int8":
-        prepared = smoothings_of(opened, registry).items()
-        changes += [f"root {name} is prepared anew for int8" for name, now in prepared if smoothings.get(name) != now]
+        changes += prepared_anew(smoothings, smoothings_of(opened, registry))
     for line in changes:
         typer.echo(f"  {line}")
     if any(line.startswith("upper dtype") for line in changes):

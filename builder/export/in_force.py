@@ -212,6 +212,13 @@ def smoothings_of(home: Home, registry: Registry) -> dict[str, str | None]:
     return {root.name: smoothing_checksum(home.root(root.name)) for root in registry.roots()}
 
 
+def prepared_anew(before: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
+    """List the roots that are prepared for int8 otherwise than before."""
+    return [
+        f"root {name} is prepared anew for int8" for name, smoothing in now.items() if before.get(name) != smoothing
+    ]
+
+
 def differences(before: Settings, after: Settings) -> list[str]:
     """List the changed settings as `upper policy: fcfs → das`."""
     names = {*before, *after}

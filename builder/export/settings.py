@@ -32,7 +32,7 @@ class ExportSettings:
     """
 
     max_batch_size: int = 64
-    lower_instances: int = 2
+    lower_instances: int = 1
     device: Literal["cpu", "gpu"] = "cpu"
     gpus: tuple[int, ...] = ()
     home: str = ".."

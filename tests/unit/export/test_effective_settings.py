@@ -30,7 +30,7 @@ def test_what_a_repository_does_not_name_has_its_default(tmp_path: Path) -> None
     assert line == (
         "policy das, mode engine, device cpu, dtype bf16, layout ragged, slots 64, max_batch_size 64, max_tokens 4096, "
         "max_waiting 10000, admission true, margin_percent 25, missing compute, compute_limit 4096, overlay_mb 256, "
-        "stale_limit_s 86400, processes 2, auth off, record_traffic false"
+        "stale_limit_s 86400, processes 1, auth off, record_traffic false"
     )
 
 
