@@ -25,7 +25,7 @@ class LogRotation:
         return self._path.with_name(f"{self._path.name}.1")
 
     def rotate_if_full(self, log: BinaryIO) -> None:
-        """Rotate the open log once it is full; of several servers with one log only one does."""
+        """Rotate the open log once it is full, to be read from its beginning; of several servers only one does."""
         if os.fstat(log.fileno()).st_size <= self._max_bytes:
             return
         with suppress(BlockingIOError):
@@ -33,6 +33,7 @@ class LogRotation:
             try:
                 if os.fstat(log.fileno()).st_size > self._max_bytes:
                     self._rotate()
+                    log.seek(0)
             finally:
                 fcntl.flock(log, fcntl.LOCK_UN)
 
