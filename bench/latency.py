@@ -47,8 +47,8 @@ _ORDER = (
     (Lane.ANSWERING, "answer"),
     (Lane.ANSWERING, "send"),
 )
-_INSIDE = {(Lane.LOADING, "load"), (Lane.ANSWERING, "send")}
-"""Parts of the stage before or after them, shown but not added up."""
+_INSIDE = {(Lane.LOADING, "load")}
+"""Parts of the stage after them, shown but not added up."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def figures(phases: Sequence[Phase]) -> dict[str, float]:
             computed = float(np.percentile([span.duration_us for span in phase.stage(Lane.COMPUTE, "run")], 50))
             found[f"compute_share{suffix}"] = computed / 1e3 / phase.taken.latency_ms(50)
         else:
-            python = [span for span in phase.spans if span.lane in (Lane.QUEUE, Lane.ANSWERING) and span.name != "send"]
+            python = [span for span in phase.spans if span.lane in (Lane.QUEUE, Lane.ANSWERING)]
             found[f"job_cpu_us{suffix}"] = sum(span.cpu_us for span in python) / len(phase.taken.requests)
     return dict(found) | _host_figures(phases)
 

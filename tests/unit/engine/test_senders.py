@@ -1,4 +1,4 @@
-"""The thread that rejects a request does not wait until the error is sent."""
+"""The thread that rejects a request, or has an answer, does not wait until it is sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends.clock import now_us
-from backends.engine.error_sender import ErrorSender
+from backends.engine.senders import Senders
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings
 from backends.errors import HplmError, InvalidArgumentError
@@ -20,7 +20,7 @@ from backends.wire import Ticket, encode_tickets, fold_rows
 
 
 def test_a_slow_caller_does_not_delay_the_rejecting_thread() -> None:
-    sender = ErrorSender()
+    sender = Senders[HplmError]()
     may_go = threading.Event()
     sent: list[str] = []
 
@@ -37,8 +37,8 @@ def test_a_slow_caller_does_not_delay_the_rejecting_thread() -> None:
 
 
 def test_beyond_the_limit_the_rejecting_thread_sends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.engine.error_sender._MAX_UNSENT", 2)
-    sender = ErrorSender()
+    monkeypatch.setattr("backends.engine.senders._MAX_UNSENT", 2)
+    sender = Senders[HplmError]()
     may_go, begun = threading.Event(), threading.Event()
     sent: list[str] = []
 
@@ -55,6 +55,20 @@ def test_beyond_the_limit_the_rejecting_thread_sends_itself(monkeypatch: pytest.
     may_go.set()
     sender.close()
     assert sent[2:] == ["first", "no 0", "no 1"]
+
+
+def test_as_many_are_sent_at_once_as_there_are_threads() -> None:
+    senders = Senders[int](3)
+    together, sent = threading.Barrier(3), list[int]()
+
+    def respond(answer: int) -> None:
+        together.wait(30)  # nobody goes on alone
+        sent.append(answer)
+
+    for number in range(6):
+        senders.send(respond, number)
+    senders.close()
+    assert sorted(sent) == list(range(6)), "all of them, before they are closed"
 
 
 def test_a_rejected_request_does_not_delay_the_submitting_thread(tiny_home: Home) -> None:
@@ -77,7 +91,7 @@ def test_a_rejected_request_does_not_delay_the_submitting_thread(tiny_home: Home
 
 
 def test_an_error_that_cannot_be_sent_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    sender = ErrorSender()
+    sender = Senders[HplmError]()
     sent: list[HplmError] = []
 
     def fail(error: HplmError) -> None:
@@ -87,11 +101,11 @@ def test_an_error_that_cannot_be_sent_costs_the_others_nothing(caplog: pytest.Lo
     sender.send(sent.append, InvalidArgumentError("wrong too"))
     sender.close()
     assert [str(error) for error in sent] == ["wrong too"]
-    assert "an error could not be sent: wrong" in caplog.text
+    assert "an answer could not be sent: wrong" in caplog.text
 
 
 def test_after_close_errors_are_sent_at_once() -> None:
-    sender = ErrorSender()
+    sender = Senders[HplmError]()
     sender.close()
     sent: list[HplmError] = []
     sender.send(sent.append, InvalidArgumentError("late"))
