@@ -3,6 +3,8 @@
 From fp16 to bf16 PyTorch goes number by number on a CPU. By way of fp32 it takes half as long, and in blocks that stay
 in the cache a third. Each thread has its block for good: a C library that gives back what a thread frees, and asks for
 it again with the next block, takes as long as the conversion, and holds up all other threads.
+
+On the way to a GPU, PyTorch would convert on the CPU first, so numbers are copied as they are, and the GPU converts.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _BLOCK = _Block()
 def converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The tensor itself where it is so already."""
     if not _is_slow(tensor, dtype, device):
-        return tensor.to(device=device, dtype=dtype)
+        return tensor.to(device).to(dtype)
     target = torch.empty_like(tensor, dtype=dtype)
     convert_into(target, tensor)
     return target
@@ -64,7 +66,7 @@ def convert_into(target: Tensor, source: Tensor) -> None:
     if _is_slow(source, target.dtype, target.device):
         _convert(target, source.detach())
     else:
-        target.copy_(source)
+        target.copy_(source.to(target.device))
 
 
 def _is_slow(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:

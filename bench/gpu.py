@@ -71,6 +71,7 @@ GPU = Settings(
     bare_batches=50,
     lower_instances=8,
     client_processes=4,
+    repeats=3,
 )
 CPU = Settings(
     device="cpu (no GPU here; small sizes)",

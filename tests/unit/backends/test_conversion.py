@@ -10,6 +10,7 @@ import torch
 from backends.conversion import concatenated, convert_into, converted
 
 CPU = torch.device("cpu")
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 SHAPES = [(), (0,), (3,), (300_001,), (6, 64), (5, 0, 7), (6, 768, 64), (3, 700, 257), (1, 2, 150_000), (2, 3, 4, 5)]
 
@@ -21,22 +22,23 @@ def random_numbers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("source_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
 def test_any_tensor_becomes_what_pytorch_makes_of_it(
-    shape: tuple[int, ...], source_dtype: torch.dtype, dtype: torch.dtype
+    shape: tuple[int, ...], source_dtype: torch.dtype, dtype: torch.dtype, device: str
 ) -> None:
     source = random_numbers(shape, source_dtype)
     views = [source, source[..., ::2]] if shape else [source]
     if len(shape) > 1:
         views += [source.mT, source[:, 1:], source[1:].mT]
     for view in views:
-        assert torch.equal(converted(view, dtype, CPU), view.to(dtype))
+        assert torch.equal(converted(view, dtype, torch.device(device)).cpu(), view.to(dtype))
         # A part of something larger, turned about or not: as a pool of adapters is filled.
-        larger = [torch.zeros(3, *view.shape, dtype=dtype)]
+        larger = [torch.zeros(3, *view.shape, dtype=dtype, device=device)]
         if view.ndim > 1:
-            larger.append(torch.zeros(3, *view.mT.shape, dtype=dtype).mT)
+            larger.append(torch.zeros(3, *view.mT.shape, dtype=dtype, device=device).mT)
         for around in larger:
             convert_into(around[1], view)
-            assert torch.equal(around[1], view.to(dtype))
+            assert torch.equal(around[1].cpu(), view.to(dtype))
             assert not around[0].any() and not around[2].any()
 
 
