@@ -9,6 +9,9 @@ priorities and timeouts (`bench/kit/triton_queue.py`). Every value of a cell is 
 A request answered before its planned deadline is worth 1 / its tokens. Admitted is a request that was sent and not
 rejected before its deadline (`bench/kit/fates.py`).
 
+All of it takes 100 minutes. Each load is kept in a file of `--trials`, and the same command goes on with those that are
+not there.
+
 `--quick` takes a root that is 512 wide and batches of 32: deadlines are multiples of what a batch takes, so with a
 small model and short batches the time of the clients and of the lower half would decide instead of the policies.
 """
@@ -21,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -34,9 +38,11 @@ from bench.kit.fates import Fate, Fates
 from bench.kit.idle import wait_until_idle
 from bench.kit.overload import NARROW, WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
+from bench.kit.report import machine
 from bench.kit.served import Serving, all_served
 from bench.kit.server_metrics import rejected_by_lower
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
+from bench.kit.trials import Trials
 from bench.kit.triton_client import open_triton
 from bench.kit.triton_queue import queue_options, use_queue_policy
 from builder.serving import TritonServer
@@ -44,6 +50,8 @@ from loadtest.in_process import play
 from loadtest.schedule import Schedule
 from loadtest.sender import Target, open_sdk
 
+_EDITION = 1
+"""Of the kept trials: one more with every change of what they hold or of what is served."""
 _TRITON = "triton's queue"
 _open_queue = partial(open_triton, options=queue_options)
 _MIXES = {"wide": WIDE, "narrow": NARROW}
@@ -84,47 +92,60 @@ QUICK = Settings(
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Run:
-    """One load on one server."""
+    """One load on one server.
 
-    duration_s: float
-    fates: Fates
+    Attributes:
+        rejected: Share of all that were planned that was rejected, whenever.
+        fates: Number of requests by fate.
+    """
+
+    requests: int
+    utility_per_s: float
+    on_time: float
+    goodput_per_s: float
+    admitted: float
+    admitted_on_time: float
+    rejected: float
+    fates: Mapping[str, int]
     rejected_by_lower: int
+    p99_ms: float
+    clients_share_of_cpu: float
+    sent_late_p99_ms: float
 
-    @property
-    def utility_per_s(self) -> float:
-        tokens = self.fates.played.requests.tokens[self.fates.are(Fate.ON_TIME)]
-        return float((1 / tokens).sum()) / self.duration_s
-
-    @property
-    def goodput_per_s(self) -> float:
-        return self.fates.count(Fate.ON_TIME) / self.duration_s
-
-    @property
-    def rejected(self) -> float:
-        """Whenever, of all that were planned."""
-        return self.fates.share(Fate.REJECTED, Fate.EXPIRED)
+    @staticmethod
+    def of(duration_s: float, fates: Fates, rejected_by_lower: int) -> Run:
+        played, on_time = fates.played, fates.are(Fate.ON_TIME)
+        return Run(
+            requests=len(fates.each),
+            utility_per_s=float((1 / played.requests.tokens[on_time]).sum()) / duration_s,
+            on_time=played.attainment,
+            goodput_per_s=fates.count(Fate.ON_TIME) / duration_s,
+            admitted=fates.admitted / len(fates.each),
+            admitted_on_time=fates.admitted_on_time,
+            rejected=fates.share(Fate.REJECTED, Fate.EXPIRED),
+            fates={str(fate): fates.count(fate) for fate in Fate},
+            rejected_by_lower=rejected_by_lower,
+            p99_ms=played.latency_ms(99),
+            clients_share_of_cpu=played.client_cores / (os.cpu_count() or 1),
+            sent_late_p99_ms=played.lag_p99_ms,
+        )
 
     def row(self) -> dict[str, float]:
-        played, requests = self.fates.played, len(self.fates.each)
         return {
-            "requests": requests,
+            "requests": self.requests,
             "utility per s": self.utility_per_s,
-            "on time": played.attainment,
+            "on time": self.on_time,
             "goodput": self.goodput_per_s,
-            "admitted": self.fates.admitted / requests,
-            "admitted on time": self.fates.admitted_on_time,
-            **{str(fate): self.fates.count(fate) for fate in Fate if fate != Fate.ON_TIME},
+            "admitted": self.admitted,
+            "admitted on time": self.admitted_on_time,
+            **{fate: count for fate, count in self.fates.items() if fate != Fate.ON_TIME},
             "rejected by hplm_lower": self.rejected_by_lower,
-            "p99 ms": played.latency_ms(99),
+            "p99 ms": self.p99_ms,
             "clients' share of CPU": self.clients_share_of_cpu,
-            "sent late p99 ms": played.lag_p99_ms,
+            "sent late p99 ms": self.sent_late_p99_ms,
         }
-
-    @property
-    def clients_share_of_cpu(self) -> float:
-        return self.fates.played.client_cores / (os.cpu_count() or 1)
 
 
 Runs = Mapping[Cell, Sequence[Run]]
@@ -133,33 +154,53 @@ Runs = Mapping[Cell, Sequence[Run]]
 class Deadlines:
     """The servers of one home, and what they are asked."""
 
-    def __init__(self, home: OverloadHome, servers: Mapping[str, TritonServer], settings: Settings, seed: int) -> None:
+    def __init__(
+        self, home: OverloadHome, servers: Mapping[str, TritonServer], settings: Settings, seed: int, trials: Trials
+    ) -> None:
         self._home, self._servers, self._settings = home, servers, settings
-        self._rng = np.random.default_rng(seed)
+        self._seed, self._trials = seed, trials
 
     def measure(self) -> tuple[dict[str, float], dict[Cell, list[Run]]]:
         """Capacities by length mix, and what became of each load."""
         for server in self._servers.values():
-            self._home.warm(server, self._rng)
+            self._home.warm(server, np.random.default_rng(self._seed))
         capacities: dict[str, list[float]] = {mix: [] for mix in self._settings.loads}
         results: dict[Cell, list[Run]] = {}
         for run, mix in product(range(self._settings.runs), self._settings.loads):
-            reference = next(iter(self._servers.values()))
-            capacity = self._home.capacity_per_s(reference, mix, self._settings.capacity_batches, self._rng)
+            capacity = self._capacity(mix, run)
             capacities[mix].append(capacity)
             loads = self._settings.loads[mix]
             for turn, load in enumerate(one_by_one(loads, "deadlines", f"run {run + 1}, {mix}")):
-                for name, played in self._run(mix, load, capacity, turn + run).items():
+                for name, played in self._run(mix, load, capacity, run, turn).items():
                     results.setdefault((mix, load, name), []).append(played)
         return {mix: median(of_mix) for mix, of_mix in capacities.items()}, results
 
-    def _run(self, mix: str, load: float, capacity: float, turn: int) -> dict[str, Run]:
+    def _capacity(self, mix: str, run: int) -> float:
+        """Return the rows a second of the first server, kept full."""
+        trial = _trial(run, mix, "capacity")
+        if (kept := self._trials.find(trial)) is not None:
+            return float(kept[0]["rows_per_s"])
+        server, count = next(iter(self._servers.values())), self._settings.capacity_batches
+        capacity = self._home.capacity_per_s(server, mix, count, self._rng(trial))
+        self._trials.keep(trial, [{"rows_per_s": capacity}])
+        return capacity
+
+    def _run(self, mix: str, load: float, capacity: float, run: int, turn: int) -> dict[str, Run]:
         """The same requests to all servers, each time another one first."""
+        trial = _trial(run, mix, f"{load:g}")
+        if (kept := self._trials.find(trial)) is not None:
+            return {row.pop("name"): Run(**row) for row in kept}
         settings, names = self._settings, list(self._servers)
         duration_s = min(settings.duration_batches * settings.engine.batch / capacity, settings.longest_s)
-        schedule = Schedule.of(self._home.plan(mix, load * capacity, capacity, duration_s, self._rng))
-        turn %= len(names)
-        return {name: self._play(name, schedule, duration_s) for name in (*names[turn:], *names[:turn])}
+        schedule = Schedule.of(self._home.plan(mix, load * capacity, capacity, duration_s, self._rng(trial)))
+        first = (turn + run) % len(names)
+        played = {name: self._play(name, schedule, duration_s) for name in (*names[first:], *names[:first])}
+        self._trials.keep(trial, [{"name": name, **asdict(of_server)} for name, of_server in played.items()])
+        return played
+
+    def _rng(self, trial: str) -> np.random.Generator:
+        """Return the generator of a trial, whether or not those before it are measured anew."""
+        return np.random.default_rng([self._seed, *trial.encode()])
 
     def _play(self, name: str, schedule: Schedule, duration_s: float) -> Run:
         server, open_ask = self._servers[name], _open_queue if name == _TRITON else open_sdk
@@ -167,7 +208,12 @@ class Deadlines:
         fates = Fates(play(Target(server.grpc_url), schedule, open_ask=open_ask))
         if fates.count(Fate.FAILED):  # requests that a client has given up may still be computed
             wait_until_idle(server)
-        return Run(duration_s, fates, rejected_by_lower(server) - before)
+        return Run.of(duration_s, fates, rejected_by_lower(server) - before)
+
+
+def _trial(run: int, mix: str, what: str) -> str:
+    """Return the name of what is measured of a run and a length mix."""
+    return f"run-{run}-{mix.split()[0]}-{what}"
 
 
 def servings(home: OverloadHome, settings: Settings) -> dict[str, Serving]:
@@ -176,12 +222,14 @@ def servings(home: OverloadHome, settings: Settings) -> dict[str, Serving]:
     return {**by_policy, _TRITON: Serving("by_triton", upper=upper, mode="triton", prepare=use_queue_policy)}
 
 
-def measured(settings: Settings, geometry: RootGeometry, seed: int) -> tuple[dict[str, float], dict[Cell, list[Run]]]:
+def measured(
+    settings: Settings, geometry: RootGeometry, seed: int, trials: Trials
+) -> tuple[dict[str, float], dict[Cell, list[Run]]]:
     with (
         overload_home(geometry, settings.engine, settings.tenants, settings.profiled_batches, seed) as home,
         all_served(home.home, servings(home, settings)) as servers,
     ):
-        return Deadlines(home, servers, settings, seed).measure()
+        return Deadlines(home, servers, settings, seed, trials).measure()
 
 
 def table(results: Runs) -> list[dict[str, Any]]:
@@ -201,13 +249,13 @@ def figures(capacities: Mapping[str, float], results: Runs) -> dict[str, float]:
     every_run = [run for runs in ours.values() for run in runs]
     of_ours = {
         "rejected_half_load_max": _most(median(run.rejected for run in runs) for runs in _at(ours, 0.5)),
-        "admitted_on_time_2x": _least(median(run.fates.admitted_on_time for run in runs) for runs in _at(ours, 2.0)),
+        "admitted_on_time_2x": _least(median(run.admitted_on_time for run in runs) for runs in _at(ours, 2.0)),
         **_over_others(results),
         **_over_best(ours),
-        "late_unrejected": sum(run.fates.count(Fate.LATE) for run in every_run),
-        "late_on_the_way": sum(run.fates.count(Fate.OVERTAKEN) for run in every_run),
-        "failed": sum(run.fates.count(Fate.FAILED) for run in every_run),
-        "requests": sum(len(run.fates.each) for run in every_run),
+        "late_unrejected": sum(run.fates[Fate.LATE] for run in every_run),
+        "late_on_the_way": sum(run.fates[Fate.OVERTAKEN] for run in every_run),
+        "failed": sum(run.fates[Fate.FAILED] for run in every_run),
+        "requests": sum(run.requests for run in every_run),
         **_collapses(capacities, results),
         **{f"capacity_rows_per_s_{mix.split()[0]}": capacity for mix, capacity in capacities.items()},
     }
@@ -292,6 +340,7 @@ def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--policies", nargs="+", choices=list(PolicyName), help="only these")
     arguments.add_argument("--mixes", nargs="+", choices=list(_MIXES), help="only these lengths")
     arguments.add_argument("--loads", nargs="+", type=float, help="these multiples of the capacity")
+    arguments.add_argument("--trials", type=Path, metavar="FOLDER", help="keep what was measured of each load there")
 
 
 def _positive(text: str) -> int:
@@ -332,7 +381,9 @@ def chosen(options: Namespace) -> Settings:
 )
 def deadlines(options: Namespace) -> Result:
     settings = chosen(options)
-    capacities, results = measured(settings, MIDDLE if options.quick else BERT_BASE, options.seed)
+    depends_on = {"edition": _EDITION, "seed": options.seed, "machine": machine()}
+    trials = Trials(options.trials, {**asdict(settings), **depends_on})
+    capacities, results = measured(settings, MIDDLE if options.quick else BERT_BASE, options.seed, trials)
     rows = table(results)
     if options.json is not None:
         draw_deadlines(rows, options.json.with_suffix(".svg"))

@@ -4,7 +4,7 @@ All classes implement `SegmentGroup`. `take` reads the segments' tokens from pac
 segment by its own matrix, and `spread` returns each segment's own vector. `add_product` adds a product and a vector to
 the states, and `normalise` computes layer norms, in one pass.
 
-- `OneSegment`: an ordinary product; on a CPU a `RoundedSegment`.
+- `OneSegment`: an ordinary product.
 - `AlignedSegments`: segments of one length, side by side; one batched product without a copy.
 - `PaddedSegments`: segments of similar lengths; short ones repeat their first token.
 - `FlatSegments`: segments of any lengths in one grouped product, in bf16 on a GPU.
@@ -33,8 +33,6 @@ from backends.kernels.segments import add_products, multiply_segments, normalise
 
 _LENGTH_STEP = 8
 _GROUPED_ALIGNMENT_BYTES = 16
-_LEAST_BATCHED_TOKENS = 256
-"""From so many tokens in segments of one length, a CPU's own products in bf16 are faster than compiled loops."""
 GROUP_COST_TOKENS = 48
 """Cost of one more group, in tokens of a product."""
 
@@ -125,41 +123,6 @@ class OneSegment(_TakenSegments):
         total = states[self._segment.tokens].addmm_(inputs, weights[layer, self._row])
         if vectors is not None:
             total.add_(self.spread(vectors, layer))
-
-
-class RoundedSegment(OneSegment):
-    """One segment on a CPU, with neighbouring tokens up to a length that recurs; their results are dropped.
-
-    Shape:
-        `take` returns `[rounded length, …]`.
-    """
-
-    def take(self, states: Tensor) -> Tensor:
-        return states[self._rounded_window(len(states))]
-
-    def put(self, states: Tensor, values: Tensor) -> None:
-        super().put(states, self._own(values, len(states)))
-
-    def add_product(
-        self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
-    ) -> None:
-        if len(inputs) == self._segment.length:
-            super().add_product(states, inputs, weights, layer, vectors)
-            return
-        total = states[self._segment.tokens].add_(self._own(self.product(inputs, weights, layer), len(states)))
-        if vectors is not None:
-            total.add_(self.spread(vectors, layer))
-
-    def _rounded_window(self, num_tokens: int) -> slice:
-        """Return the tokens to take, which include the segment's; fewer than a rounded length in a small batch."""
-        length = min(num_tokens, _rounded_length(self._segment.length))
-        start = min(self._segment.start, num_tokens - length)
-        return slice(start, start + length)
-
-    def _own(self, values: Tensor, num_tokens: int) -> Tensor:
-        """Return the segment's own part of values computed for the taken tokens."""
-        before = self._segment.start - self._rounded_window(num_tokens).start
-        return values[before : before + self._segment.length]
 
 
 class _BatchedSegments(_TakenSegments):
@@ -341,26 +304,19 @@ class Bf16Segments(CompiledSegments):
 def grouped(segments: Sequence[Segment], rows: Sequence[int], tensors: Mapping[str, Tensor]) -> list[SegmentGroup]:
     """Form the groups of segments that cost least, with their rows of a pool of these tensors.
 
+    On a CPU there is one, whose loops give a token the same numbers whatever is beside it.
+
     Shape: tensors `[U, rows, …]`.
     """
     tensor = next(iter(tensors.values()))
     device = tensor.device
     if device.type == "cpu":
-        return [_group_on_cpu(segments, rows, tensor.dtype)]
+        has_products = tensor.dtype == torch.bfloat16 and HAS_BF16_PRODUCTS
+        return [(Bf16Segments if has_products else CompiledSegments)(segments, rows)]
     if len(segments) > 1 and all(map(_has_grouped_product, tensors.values())):
         return [FlatSegments(segments, rows, device)]
     groups = length_groups([segment.length for segment in segments], GROUP_COST_TOKENS)
     return [_group([segments[i] for i in group], [rows[i] for i in group], device) for group in groups]
-
-
-def _group_on_cpu(segments: Sequence[Segment], rows: Sequence[int], dtype: torch.dtype) -> SegmentGroup:
-    is_batched = dtype == torch.bfloat16 and _are_aligned(segments)
-    if not is_batched or segments[-1].end - segments[0].start < _LEAST_BATCHED_TOKENS:
-        has_products = dtype == torch.bfloat16 and HAS_BF16_PRODUCTS
-        return Bf16Segments(segments, rows) if has_products else CompiledSegments(segments, rows)
-    if len(segments) == 1:
-        return RoundedSegment(segments[0], rows[0])
-    return AlignedSegments(segments, RowSelection(rows, torch.device("cpu")))
 
 
 def _has_grouped_product(tensor: Tensor) -> bool:

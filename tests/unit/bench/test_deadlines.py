@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from played import Ended, played
 
 from backends.scheduling.settings import PolicyName
-from bench.deadlines import FULL, QUICK, Run, add_options, chosen, figures
+from bench.deadlines import FULL, QUICK, Deadlines, Run, Runs, add_options, chosen, figures
 from bench.kit.fates import Fates
 from bench.kit.overload import NARROW, WIDE
+from bench.kit.trials import Trials
 from hplm_client import UnavailableError
 
 ON_TIME, LATE = Ended(0.05), Ended(0.2)
@@ -20,7 +26,7 @@ EXPIRED = Ended(0.1, UnavailableError("the deadline passed while the request wai
 
 def run(on_time: int, rejected: int = 0, expired: int = 0, late: int = 0) -> Run:
     ends = [ON_TIME] * on_time + [REJECTED] * rejected + [EXPIRED] * expired + [LATE] * late
-    return Run(1.0, Fates(played(ends)), 0)
+    return Run.of(1.0, Fates(played(ends)), 0)
 
 
 def test_figures_are_over_all_cells_that_they_name() -> None:
@@ -66,3 +72,40 @@ def test_options_choose_runs_and_cells(
     add_options(options)
     settings = chosen(options.parse_args(arguments))
     assert (settings.runs, settings.loads, settings.policies) == (runs, loads, policies)
+
+
+class Asked:
+    """A home of which every load has as many requests as its generator says."""
+
+    def __init__(self) -> None:
+        self.capacities = 0
+        self.loads: list[float] = []
+
+    def warm(self, server: str, rng: np.random.Generator) -> None:
+        pass
+
+    def capacity_per_s(self, server: str, mix: str, batches: int, rng: np.random.Generator) -> float:
+        self.capacities += 1
+        return float(rng.integers(10, 1000))
+
+    def plan(self, mix: str, rate: float, capacity: float, duration_s: float, rng: np.random.Generator) -> list[Any]:
+        self.loads.append(rate / capacity)
+        return [None] * int(rng.integers(1, 50))
+
+
+def measure(folder: Path, monkeypatch: pytest.MonkeyPatch, loads: tuple[float, ...]) -> tuple[Asked, Any, Runs]:
+    home = Asked()
+    monkeypatch.setattr("bench.deadlines.Schedule", SimpleNamespace(of=list))
+    monkeypatch.setattr(Deadlines, "_play", lambda _, name, schedule, duration_s: run(len(schedule), late=len(name)))
+    settings = replace(FULL, loads={WIDE: loads}, runs=2)
+    servers: Any = {"das": "one", "fcfs": "another"}
+    deadlines = Deadlines(home, servers, settings, 5, Trials(folder, {}))  # type: ignore[arg-type]
+    return home, *deadlines.measure()
+
+
+def test_loads_that_were_kept_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure(tmp_path / "interrupted", monkeypatch, (0.5, 1.0))
+    home, capacities, results = measure(tmp_path / "interrupted", monkeypatch, (0.5, 1.0, 3.0))
+    assert (home.capacities, home.loads) == (0, pytest.approx([3.0, 3.0]))
+    _, *at_once = measure(tmp_path / "at once", monkeypatch, (0.5, 1.0, 3.0))
+    assert [capacities, results] == at_once, "the same requests, whatever was kept before them"

@@ -24,7 +24,6 @@ from backends.adapters.segments import (
     FlatSegments,
     OneSegment,
     PaddedSegments,
-    RoundedSegment,
     Segment,
     SegmentGroup,
     grouped,
@@ -192,7 +191,7 @@ def random_groups(chance: random.Random) -> tuple[list[SegmentGroup], list[Segme
     if len({segment.length for segment in segments}) == 1:
         groups.append(AlignedSegments(segments, selection))
     if len(segments) == 1:
-        groups += [OneSegment(segments[0], rows[0]), RoundedSegment(segments[0], rows[0])]
+        groups.append(OneSegment(segments[0], rows[0]))
     return groups, segments, rows
 
 
@@ -238,4 +237,4 @@ def test_what_multiplies_segments_on_a_cpu(
     (group,) = grouped([Segment(1, 0, 5), Segment(2, 5, 40)], [0, 1], pool)
     assert type(group) is kind
     (large,) = grouped([Segment(1, 0, 128), Segment(2, 128, 256)], [0, 1], pool)
-    assert type(large) is (AlignedSegments if dtype == torch.bfloat16 else CompiledSegments)
+    assert type(large) is kind, "whatever is beside a token, its numbers are the same"
