@@ -4,7 +4,7 @@ From fp16 to bf16 PyTorch goes number by number on a CPU. By way of fp32 it take
 in the cache a third. Each thread has its block for good: a C library that gives back what a thread frees, and asks for
 it again with the next block, takes as long as the conversion, and holds up all other threads.
 
-On the way to a GPU, PyTorch would convert on the CPU first, so numbers are copied as they are, and the GPU converts.
+On the way to a GPU, PyTorch would convert these on the CPU first, so they are copied as they are, and the GPU converts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _BLOCK = _Block()
 
 def converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The tensor itself where it is so already."""
-    if not _is_slow(tensor, dtype, device):
+    if not _is_fp16_to_bf16(tensor, dtype):
+        return tensor.to(device=device, dtype=dtype)
+    if device.type != "cpu" or not _is_slow(tensor, dtype):
         return tensor.to(device).to(dtype)
     target = torch.empty_like(tensor, dtype=dtype)
     convert_into(target, tensor)
@@ -42,7 +44,7 @@ def converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tenso
 def concatenated(rows: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Lay rows `[L_i, …]` end to end, converted. A block takes in as many of them as it holds, in one pass of each."""
     of_row = rows[0][0].numel()
-    if not _is_fp16_to_bf16(rows[0], dtype, device) or of_row > _BLOCK_NUMBERS:
+    if device.type != "cpu" or not _is_fp16_to_bf16(rows[0], dtype) or of_row > _BLOCK_NUMBERS:
         return converted(torch.cat(list(rows)), dtype, device)
     target = torch.empty(sum(row.shape[0] for row in rows), *rows[0].shape[1:], dtype=dtype)
     room = _BLOCK_NUMBERS // of_row
@@ -63,18 +65,21 @@ def convert_into(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor of the same shape."""
     if source.ndim > 1 and source.stride(-1) != 1:  # transposed it is contiguous
         target, source = target.mT, source.mT
-    if _is_slow(source, target.dtype, target.device):
+    if target.device.type != "cpu" and _is_fp16_to_bf16(source, target.dtype):
+        target.copy_(source.to(target.device))
+    elif target.device.type == "cpu" and _is_slow(source, target.dtype):
         _convert(target, source.detach())
     else:
-        target.copy_(source.to(target.device))
+        target.copy_(source)
 
 
-def _is_slow(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
-    return _is_fp16_to_bf16(tensor, dtype, device) and tensor.numel() > _FEW_NUMBERS
+def _is_slow(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether PyTorch takes long to convert it on a CPU."""
+    return _is_fp16_to_bf16(tensor, dtype) and tensor.numel() > _FEW_NUMBERS
 
 
-def _is_fp16_to_bf16(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
-    return dtype == torch.bfloat16 and tensor.dtype == torch.float16 and device.type == "cpu"
+def _is_fp16_to_bf16(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return dtype == torch.bfloat16 and tensor.dtype == torch.float16
 
 
 def _convert(target: Tensor, source: Tensor) -> None:

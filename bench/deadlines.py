@@ -140,7 +140,7 @@ class Run:
             "goodput": self.goodput_per_s,
             "admitted": self.admitted,
             "admitted on time": self.admitted_on_time,
-            **{fate: count for fate, count in self.fates.items() if fate != Fate.ON_TIME},
+            **{str(fate): self.fates[fate] for fate in Fate if fate != Fate.ON_TIME},
             "rejected by hplm_lower": self.rejected_by_lower,
             "p99 ms": self.p99_ms,
             "clients' share of CPU": self.clients_share_of_cpu,
@@ -340,7 +340,8 @@ def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--policies", nargs="+", choices=list(PolicyName), help="only these")
     arguments.add_argument("--mixes", nargs="+", choices=list(_MIXES), help="only these lengths")
     arguments.add_argument("--loads", nargs="+", type=float, help="these multiples of the capacity")
-    arguments.add_argument("--trials", type=Path, metavar="FOLDER", help="keep what was measured of each load there")
+    kept = "keep what was measured of each load there; the same command goes on with the others"
+    arguments.add_argument("--trials", type=Path, metavar="FOLDER", help=kept)
 
 
 def _positive(text: str) -> int:

@@ -346,7 +346,7 @@ def _tokens_of(segments: Sequence[Segment], device: torch.device) -> slice | Ten
 
 
 def _rounded_length(length: int) -> int:
-    """Round a length up; a CPU compiles a product for each length that occurs."""
+    """Round a length up, so that few shapes occur."""
     return length + -length % _LENGTH_STEP
 
 

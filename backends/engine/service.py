@@ -23,8 +23,8 @@ from backends.engine.loop import RUN, ServeLoop
 from backends.engine.mate_gathering import MateGathering
 from backends.engine.next_stage import StageRows
 from backends.engine.open_request import Answered, OpenRequest, RespondRequest
+from backends.engine.outbox import Outbox
 from backends.engine.row_words import brought_words
-from backends.engine.senders import Senders
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings
 from backends.engine.stack_builder import StackBuilder, compute_pool_of
@@ -61,8 +61,8 @@ from backends.wire import (
 )
 
 LOGGER = logging.getLogger(__name__)
-_ANSWERS_SENT_AT_ONCE = 4
-"""One at a time, the last answer of a batch of 64 leaves 20 to 80 ms after the first."""
+_LONGEST_FAREWELL_S = 5.0
+"""After a defect the process ends, even if what waits cannot be sent."""
 
 
 class HiddenRows(NamedTuple):
@@ -155,7 +155,7 @@ class UpperService:
         self.refusals: Counter[Rejection] = Counter()
         self._counting = threading.Lock()
         self._on_failure = on_failure
-        self._error_senders, self._answer_senders = Senders[Answered](), Senders[Answered](_ANSWERS_SENT_AT_ONCE)
+        self._outbox = Outbox(capacity.max_rows)
         self._compute_pool = pool = compute_pool_of(engine, beat_of(RUN))
         self._builder = StackBuilder(home, snapshot, engine, pool, self._cuts, self._host_bank, self.audit)
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
@@ -165,8 +165,9 @@ class UpperService:
         self._cold_starts = ColdStartQueue(self._stacks, most)
         self._lookups = VersionLookups(snapshot)
         snapshot.prepare_with(lambda domain: self._load_held(domain.root, roots))
+        watched = self._outbox.watched(beat_of)
         self._loop = loop_type(
-            self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=beat_of, pool=pool
+            self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=watched, pool=pool
         )
         self._mates = _mates_of(settings, self._loop)
         self._queue_all = self._loop.submit_together if self._mates is None else self._mates.add
@@ -283,7 +284,7 @@ class UpperService:
         self._loop.close()
         if self._mates is not None:
             self._mates.close()
-        self._close_senders()
+        self._outbox.close()
         self._compute_pool.close()
 
     def _load_held(self, root: str, roots: Roots) -> None:
@@ -292,12 +293,8 @@ class UpperService:
 
     def _fail(self) -> None:
         """Send what waits to be sent before the process may end."""
-        self._close_senders()
+        self._outbox.close(_LONGEST_FAREWELL_S)
         self._on_failure()
-
-    def _close_senders(self) -> None:
-        self._error_senders.close()
-        self._answer_senders.close()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:
         def respond_and_count(answers: Answered) -> None:
@@ -316,8 +313,7 @@ class UpperService:
 
         def send(answers: Answered) -> None:
             self._count(answers)
-            senders = self._error_senders if isinstance(answers, HplmError) else self._answer_senders
-            senders.send(respond, answers)
+            self._outbox.send(respond, answers)
 
         return send
 

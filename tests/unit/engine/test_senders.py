@@ -36,9 +36,8 @@ def test_a_slow_caller_does_not_delay_the_rejecting_thread() -> None:
     assert sent == [f"no {number}" for number in range(5)], "all of them, in order, before it is closed"
 
 
-def test_beyond_the_limit_the_rejecting_thread_sends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.engine.senders._MAX_UNSENT", 2)
-    sender = Senders[HplmError]()
+def test_beyond_the_limit_the_rejecting_thread_sends_itself() -> None:
+    sender = Senders[HplmError](most_unsent=2)
     may_go, begun = threading.Event(), threading.Event()
     sent: list[str] = []
 
@@ -62,7 +61,7 @@ def test_as_many_are_sent_at_once_as_there_are_threads() -> None:
     together, sent = threading.Barrier(3), list[int]()
 
     def respond(answer: int) -> None:
-        together.wait(30)  # nobody goes on alone
+        together.wait(30)  # fewer would wait for ever
         sent.append(answer)
 
     for number in range(6):
