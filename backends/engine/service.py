@@ -61,6 +61,8 @@ from backends.wire import (
 )
 
 LOGGER = logging.getLogger(__name__)
+_BATCHES_UNSENT = 4
+"""Batches whose answers may wait to be sent; with one, callers who ask again at once got fewer answers."""
 _LONGEST_FAREWELL_S = 5.0
 """After a defect the process ends, even if what waits cannot be sent."""
 
@@ -155,7 +157,7 @@ class UpperService:
         self.refusals: Counter[Rejection] = Counter()
         self._counting = threading.Lock()
         self._on_failure = on_failure
-        self._outbox = Outbox(capacity.max_rows)
+        self._outbox = Outbox(_BATCHES_UNSENT * capacity.max_rows)
         self._compute_pool = pool = compute_pool_of(engine, beat_of(RUN))
         self._builder = StackBuilder(home, snapshot, engine, pool, self._cuts, self._host_bank, self.audit)
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
