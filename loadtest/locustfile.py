@@ -12,9 +12,10 @@ from __future__ import annotations
 from locust import events
 
 from loadtest.users.options import add_options
-from loadtest.users.scenarios import BurstUser, OverloadUser, SteadyUser, TraceUser, prepare
+from loadtest.users.preparation import Preparation
+from loadtest.users.scenarios import BurstUser, OverloadUser, SteadyUser, TraceUser
 
 __all__ = ["BurstUser", "OverloadUser", "SteadyUser", "TraceUser"]
 
 events.init_command_line_parser.add_listener(add_options)
-events.test_start.add_listener(prepare)
+Preparation().listen(events)

@@ -21,12 +21,13 @@ import numpy as np
 from gevent import Greenlet, get_hub
 from gevent.local import local
 from gevent.pool import Group
-from locust import User
+from locust import User, events
 from locust.env import Environment
 from locust.exception import StopUser
 
 from loadtest.errors import RunError
 from loadtest.users.client import UserClient
+from loadtest.users.verdict import VERDICT
 from workload.spec import parse_arrivals
 
 URL_VARIABLE = "HPLM_URL"
@@ -55,6 +56,7 @@ class HplmUser(User):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
+        VERDICT.users += 1
         self.client = UserClient(environment, self.host or _DEFAULT_URL, self._due_of_request)
         self._begun_s = time.monotonic()
         self._due = local()
@@ -113,6 +115,9 @@ class HplmUser(User):
     def _due_of_request(self) -> float:
         """Return when the first request of a task was due; later ones of the same task are due when they are made."""
         return float(self._due.__dict__.pop("at_s", time.monotonic()))
+
+
+VERDICT.listen(events)
 
 
 def _at_its_time(task: Any) -> Callable[[HplmUser], None]:

@@ -14,6 +14,7 @@ from hplm_client.address import parse_addresses
 from hplm_client.limits import check_deadline
 from loadtest.outcome import Kind, Outcome
 from loadtest.users.greenlets import GreenletClient
+from loadtest.users.verdict import VERDICT
 
 REJECTED = "rejected"
 """The type under which Locust counts requests that the server rejected, or that were too late to be sent."""
@@ -58,6 +59,7 @@ class UserClient:
         if isinstance(deadline_ms, float):  # drawn from a distribution, say
             deadline_ms = math.floor(deadline_ms)
         check_deadline(deadline_ms, hplm)
+        VERDICT.requests += 1
         due_s = self._due()
         sent_s = time.monotonic()
         left_ms = None if deadline_ms is None else math.floor(deadline_ms - 1000 * (sent_s - due_s))

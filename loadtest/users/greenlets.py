@@ -39,7 +39,7 @@ class GreenletGrpcTransport:
         self._has_answered = False
         encryption = certificates.for_grpc() if certificates is not None else {}
         self._client: Any = triton.InferenceServerClient(
-            str(address), channel_args=channel_options(connect_s), **encryption
+            str(address), channel_args=channel_options(address, connect_s), **encryption
         )
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:

@@ -8,94 +8,59 @@ TraceUser     plays a recorded trace; there is one of them, on one worker
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from zlib import crc32
 
-import gevent
 import numpy as np
 from locust import task
 from locust.env import Environment
-from locust.runners import STATE_INIT, STATE_SPAWNING, MasterRunner, Runner
 
-from hplm_client import ClientError, Request
-from loadtest.errors import RunError
+from hplm_client import Request
 from loadtest.scenarios import Content, Replay
 from loadtest.schedule import Schedule
-from loadtest.server import pairs_among
 from loadtest.users.base import HplmUser
-from loadtest.users.greenlets import GreenletClient
-from loadtest.users.options import check, content_of, every_s_of, hplms_of, tenants_of
-from workload.errors import WorkloadError
+from loadtest.users.options import every_s_of, tenants_of
+from loadtest.users.rank import Rank
 from workload.spec import parse_arrivals
 from workload.traces import read_trace
 
 _DRAWN_AT_ONCE = 64
-_WRONG_OPTION = 2
-_START_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
-def prepare(environment: Environment, **_: Any) -> None:
-    """Read the options when a test starts; a master looks up the hPLMs for its workers, and these ask each once."""
-    options: Any = environment.parsed_options
-    try:
-        check(options)
-        _require_trace(environment)
-        hplms = hplms_of(options)
-        options.hplms = ",".join(hplms)
-        if not isinstance(environment.runner, MasterRunner):
-            url = environment.host or HplmUser.host or ""
-            with GreenletClient(url) as client:
-                pairs = pairs_among(client, hplms, url, options.level or None)
-            ScenarioUser.content = content_of(options, hplms, pairs)
-    except (RunError, WorkloadError, ClientError) as error:
-        _logger.error("%s", error)
-        environment.process_exit_code = _WRONG_OPTION
-        if environment.runner is not None:
-            gevent.spawn(_quit_once_started, environment.runner)
-
-
-def _require_trace(environment: Environment) -> None:
-    """Check that there is something to play for who plays a trace; a master's workers may have it alone.
-
-    Raises:
-        RunError, WorkloadError: There is no trace, or it cannot be read.
-    """
-    options: Any = environment.parsed_options
-    if options.trace and not isinstance(environment.runner, MasterRunner):
-        read_trace(Path(options.trace))
-    elif not options.trace and environment.user_classes == [TraceUser]:
-        raise RunError("TraceUser needs a --trace")
-
-
-def _quit_once_started(runner: Runner) -> None:
-    """End a test; a runner that is told to quit while it starts goes on to start, until its time is up."""
-    with gevent.Timeout(_START_S, False):
-        while runner.state in (STATE_INIT, STATE_SPAWNING):
-            gevent.sleep(0.05)
-    gc.collect()  # gRPC's channels close for ever where that happens at the interpreter's end
-    runner.quit()
-
-
 class ScenarioUser(HplmUser):
-    """Plays schedules that a scenario draws, each row at its time."""
+    """Plays schedules that a scenario draws, each row at its time.
+
+    Attributes:
+        content: Set when a test starts; without it there is nothing to play.
+        rank: That of this worker.
+        number: How many users of this class the process began before this one.
+    """
 
     abstract = True
     content: Content | None = None
-    """Set when a test starts."""
-    _numbers = itertools.count()
+    rank = Rank()
+    _numbers: ClassVar[Counter[str]] = Counter()
+
+    @staticmethod
+    def set_content(content: Content | None, rank: Rank = Rank()) -> None:
+        """Say what the users that begin from now on play; their numbers begin anew."""
+        ScenarioUser.content, ScenarioUser.rank = content, rank
+        ScenarioUser._numbers.clear()
 
     def __init__(self, environment: Environment) -> None:
-        self.number = next(self._numbers)
+        kind = type(self).__name__
+        self.number = self._numbers[kind]
+        self._numbers[kind] += 1
         options: Any = environment.parsed_options
         self.options = options
         worker = getattr(environment.runner, "worker_index", -1) + 1
-        self.rng = np.random.default_rng((int(options.seed), worker, self.number))
+        self.rng = np.random.default_rng((int(options.seed), worker, self.number, crc32(kind.encode())))
         self._requests: deque[Request] = deque()
         super().__init__(environment)
 
@@ -122,7 +87,7 @@ class ScenarioUser(HplmUser):
 class SteadyUser(ScenarioUser):
     def schedules(self, content: Content) -> Iterator[Schedule]:
         every_s = every_s_of(self.options, "20s")
-        own = np.full(_DRAWN_AT_ONCE, self.number % len(content.hplms))
+        own = np.full(_DRAWN_AT_ONCE, self.rank.hplm_of(self.number, len(content.hplms)))
         first_s = self.rng.random() * every_s
         for turn in itertools.count():
             times_s = first_s + every_s * (turn * _DRAWN_AT_ONCE + np.arange(_DRAWN_AT_ONCE))
