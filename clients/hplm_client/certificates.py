@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Union
 
+from hplm_client.authorities import system_authorities
 from hplm_client.errors import InvalidRequestError
+
+_GRPC_ROOTS_VARIABLE = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+"""Names a file of authorities, which gRPC trusts instead of its own list."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,15 @@ class Certificates:
 
     def for_grpc(self) -> dict[str, Any]:
         """Return them as arguments of tritonclient's gRPC clients."""
-        return {
-            "ssl": True,
-            "root_certificates": self.ca,
-            "private_key": self.key,
-            "certificate_chain": self.certificate,
-        }
+        import grpc  # HTTP does without
+
+        return {"creds": grpc.ssl_channel_credentials(self._roots(), _content(self.key), _content(self.certificate))}
+
+    def _roots(self) -> bytes | None:
+        """Return those to trust; None leaves it to gRPC, which has a list of its own and a variable for it."""
+        if self.ca is None and not os.environ.get(_GRPC_ROOTS_VARIABLE):
+            return system_authorities()
+        return _content(self.ca)
 
 
 Ssl = Union[bool, str, Certificates]
@@ -62,3 +70,7 @@ def certificates_of(given: Ssl | None) -> Certificates | None:
     if isinstance(given, str):
         return Certificates(ca=given)
     return Certificates() if given else None
+
+
+def _content(path: str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

@@ -88,11 +88,14 @@ class Workload:
         return len(self._pending)
 
     def take(self) -> Chunk | Hold | None:
-        """The next chunk to send; None once there is none, and none can be handed out again."""
+        """The next chunk to send; None once there is none, and none can be handed out again.
+
+        Once the call has ended, all chunks are handed out at once: none is sent any more, so each gets its error.
+        """
         with self._lock:
             if not self._pending:
                 return Hold() if self._sent_at and not self._is_abandoned else None
-            if not self._pace.may_send(len(self._pending[0])):
+            if not self._has_ended() and not self._pace.may_send(len(self._pending[0])):
                 return Hold()
             chunk = self._pending.popleft()
             self._pace.note_sent(len(chunk))
@@ -118,6 +121,9 @@ class Workload:
         with self._lock:
             self._is_abandoned = True
             self._pending.clear()
+
+    def _has_ended(self) -> bool:
+        return self.ends_at is not None and time.monotonic() >= self.ends_at
 
     def _sends_again(self, chunk: Chunk, rejection: UnavailableError) -> bool:
         """Return whether a rejected chunk waits to be sent again; a row alone has waited for no other and is not."""

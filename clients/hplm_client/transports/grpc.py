@@ -24,11 +24,16 @@ CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+_WITHOUT_PROXY = ("grpc.enable_http_proxy", 0)
 
 
-def channel_options(connect_s: float | None) -> list[tuple[str, int]]:
-    """The options of a channel; a connection attempt takes at most `connect_s`, by default gRPC's own 20 s."""
-    return CHANNEL_OPTIONS + ([("grpc.min_reconnect_backoff_ms", round(1000 * connect_s))] if connect_s else [])
+def channel_options(address: Address, connect_s: float | None) -> list[tuple[str, int]]:
+    """The options of a channel; a connection attempt takes at most `connect_s`, by default gRPC's own 20 s.
+
+    A server of this machine is asked without the environment's proxy, which is for other machines.
+    """
+    limited = [("grpc.min_reconnect_backoff_ms", round(1000 * connect_s))] if connect_s else []
+    return CHANNEL_OPTIONS + limited + ([_WITHOUT_PROXY] if address.is_loopback else [])
 
 
 class GrpcTransport:
@@ -40,7 +45,7 @@ class GrpcTransport:
         self._has_answered = False
         encryption = certificates.for_grpc() if certificates is not None else {}
         self._client = triton.InferenceServerClient(
-            self._address, channel_args=channel_options(connect_s), **encryption
+            self._address, channel_args=channel_options(address, connect_s), **encryption
         )
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:

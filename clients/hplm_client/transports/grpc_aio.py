@@ -27,7 +27,7 @@ class AsyncGrpcTransport:
     def __init__(
         self, address: Address, certificates: Certificates | None = None, connect_s: float | None = None
     ) -> None:
-        self._options = channel_options(connect_s)
+        self._options = channel_options(address, connect_s)
         self._place = address
         self._address = str(address)
         self._encryption = certificates.for_grpc() if certificates is not None else {}

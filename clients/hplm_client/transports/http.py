@@ -10,8 +10,8 @@ import http.client
 import json
 import select
 import socket
+import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +44,9 @@ class HttpTransport:
         self._address = address
         self._connect_s = connect_s
         self._context = certificates.context() if certificates is not None else None
-        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._is_closed = False
+        self._lock = threading.Lock()
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
         body, header_length = triton.InferenceServerClient.generate_request_body(
@@ -63,8 +65,12 @@ class HttpTransport:
         return self._exchange("GET", f"/v2/models/{MODEL_NAME}/ready", timeout_s).status == http.client.OK
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        """Close the idle connections; one with an exchange under way is closed at its end."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def _exchange(
         self,
@@ -84,8 +90,7 @@ class HttpTransport:
             return _Reply(response.status, response.getheader(_LENGTH_HEADER), response.read())
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        while self._idle:
-            connection = self._idle.pop()
+        while (connection := self._taken()) is not None:
             if _is_usable(connection):
                 return connection
             connection.close()
@@ -96,6 +101,17 @@ class HttpTransport:
             reason = error.strerror or str(error)
             raise ConnectionFailedError(f"cannot connect to {self._address}: {reason}") from error
         return connection
+
+    def _taken(self) -> http.client.HTTPConnection | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _keep(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def _new_connection(self, timeout_s: float) -> http.client.HTTPConnection:
         host, port = self._address.host, self._address.port
@@ -120,7 +136,7 @@ class HttpTransport:
         except BaseException:
             connection.close()
             raise
-        self._idle.append(connection)
+        self._keep(connection)
 
 
 def _limit(connection: http.client.HTTPConnection, ends_at: float) -> None:

@@ -9,7 +9,6 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from small_servers import SmallServer, black_hole, free_port, small_server
 
 from bench.kit.proxy import Proxy
 from hplm_client import (
@@ -27,6 +26,7 @@ from hplm_client import choice as choices
 from hplm_client.address import Protocol, parse_address, parse_addresses
 from hplm_client.choice import Choice
 from hplm_client.errors import RequestTimeoutError
+from small_servers import SmallServer, black_hole, free_port, small_server
 from waiting import LIMIT_S
 
 Ask = Callable[..., Any]

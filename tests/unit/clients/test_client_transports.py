@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from small_servers import small_server
 
 import hplm_client
-from hplm_client.address import Protocol
+from hplm_client.address import Protocol, parse_address
+from hplm_client.transports.grpc import channel_options
+from hplm_client.transports.http import HttpTransport
+from small_servers import small_server
+from waiting import LIMIT_S, wait_until
 
 
 @contextmanager
@@ -91,6 +97,38 @@ def test_a_client_of_another_event_loop_is_an_error_of_ours(protocol: Protocol) 
             asyncio.run(ask)  # type: ignore[arg-type]
 
 
+def test_an_exchange_under_way_leaves_no_connection_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client is closed when the server has the request; the connection is closed when its answer is here."""
+    with small_server("http", "slow") as server, ThreadPoolExecutor(1) as pool:
+        client = hplm_client.HplmClient(server.url)
+        opened: list[HTTPConnection] = []
+        connect = HTTPConnection.connect
+        monkeypatch.setattr(HTTPConnection, "connect", lambda self: (opened.append(self), connect(self))[1])
+        answer = pool.submit(client.infer, "a/b", "text")
+        wait_until(lambda: server.asked == 1)
+        client.close()
+        server.go_on.set()
+        assert answer.result(LIMIT_S).version == 1
+        assert [connection.sock for connection in opened] == [None]
+
+
+def test_threads_share_no_idle_connection() -> None:
+    """Two threads look for an idle connection at once, and there is one."""
+
+    class Slow(list[HTTPConnection]):
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            time.sleep(0.1)
+            return found
+
+    with small_server("http") as server, ThreadPoolExecutor(2) as pool:
+        transport = HttpTransport(parse_address(server.url))
+        assert transport.is_ready(LIMIT_S)
+        transport._idle = Slow(transport._idle)
+        assert list(pool.map(transport.is_ready, [LIMIT_S] * 2)) == [True, True]
+        transport.close()
+
+
 async def test_a_task_that_is_cancelled_cancels_nothing_on_the_server() -> None:
     with small_server("grpc", "slow") as server:
         async with hplm_client.AsyncHplmClient(server.url) as client:
@@ -104,6 +142,26 @@ async def test_a_task_that_is_cancelled_cancels_nothing_on_the_server() -> None:
             assert (await client.infer("a/b", "another")).version == 1
             await waited_for(lambda: len(server.listens) == 2)
         assert server.listens == [True, True]
+
+
+async def test_a_proxy_of_the_environment_is_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with small_server("grpc") as server:
+        with hplm_client.HplmClient(server.url, retries=0) as client:
+            assert client.infer("a/b", "text").version == 1
+        async with hplm_client.AsyncHplmClient(server.url, retries=0) as client:
+            assert (await client.infer("a/b", "text")).version == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "is_asked_directly"),
+    [("127.8.9.10", True), ("[::1]", True), ("localhost", True), ("10.0.0.7", False), ("models.example", False)],
+)
+def test_a_server_elsewhere_may_be_reached_through_a_proxy(host: str, is_asked_directly: bool) -> None:
+    options = dict(channel_options(parse_address(f"grpc://{host}:8001"), None))
+    assert ("grpc.enable_http_proxy" in options) == is_asked_directly
 
 
 async def waited_for(holds: Callable[[], bool]) -> None:

@@ -5,7 +5,16 @@ import time
 
 import pytest
 
-from hplm_client import ClientError, InvalidRequestError, NotFoundError, Request, ServerError, UnavailableError, Value
+from hplm_client import (
+    ClientError,
+    InvalidRequestError,
+    NotFoundError,
+    Request,
+    RequestTimeoutError,
+    ServerError,
+    UnavailableError,
+    Value,
+)
 from hplm_client.pace import Pace
 from hplm_client.workload import Chunk, Hold, RequestLike, Workload
 from seeds import SEED
@@ -88,6 +97,22 @@ def test_a_call_ends_although_every_row_is_rejected() -> None:
             if isinstance(chunk, Chunk):
                 workload.settle(chunk, rejected(3600.0, len(chunk)))
         assert [type(outcome) for outcome in workload.outcomes()] == [UnavailableError] * 4
+
+
+def test_a_call_ends_in_time_although_the_server_says_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that wait for a server that rejected others get their errors at the end of the call."""
+    now_s = 0.0
+    monkeypatch.setattr("hplm_client.workload.time.monotonic", lambda: now_s)
+    workload = Workload([("a/b", "x")] * 3, 1, "return", deadline_ms=1000, timeout_s=1.0)
+    (chunk,) = rows_under_way(workload)
+    workload.settle(chunk, rejected(10.0))
+    while (step := workload.take()) is not None:
+        if isinstance(step, Hold):
+            now_s += step.duration_s
+        else:
+            workload.settle(step, [RequestTimeoutError("the time ran out")])
+    assert 1.0 <= now_s < 1.1
+    assert [type(outcome) for outcome in workload.outcomes()] == [UnavailableError, *[RequestTimeoutError] * 2]
 
 
 def test_a_server_that_rejects_everything_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:

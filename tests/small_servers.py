@@ -28,7 +28,7 @@ NO_ROOM = 'the queue is full {"reason": "queue_full", "retry_after_ms": 10}'
 class SmallServer:
     """One server; `fault` says what it does instead of answering, `headers` are those of the requests it took.
 
-    With the fault "slow" it answers over gRPC once `go_on` is set, and notes whether the caller still listens.
+    With the fault "slow" it answers once `go_on` is set; over gRPC it notes whether the caller still listens.
     """
 
     protocol: Protocol
@@ -66,9 +66,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def small_server(protocol: Protocol, fault: str | None = None, port: int | None = None) -> Iterator[SmallServer]:
+def small_server(
+    protocol: Protocol,
+    fault: str | None = None,
+    port: int | None = None,
+    credentials: grpc.ServerCredentials | None = None,
+) -> Iterator[SmallServer]:
     server = SmallServer(protocol, port or free_port(), fault)
-    server.stop = _serve_grpc(server) if protocol == "grpc" else _serve_http(server)
+    server.stop = _serve_grpc(server, credentials) if protocol == "grpc" else _serve_http(server)
     try:
         yield server
     finally:
@@ -92,7 +97,7 @@ def black_hole() -> Iterator[str]:
             one.close()
 
 
-def _serve_grpc(server: SmallServer) -> Any:
+def _serve_grpc(server: SmallServer, credentials: grpc.ServerCredentials | None) -> Any:
     def infer(request: Any, context: grpc.ServicerContext) -> Any:
         server.headers.append({key: str(value) for key, value in context.invocation_metadata()})
         if server.fault == "not ready":
@@ -124,7 +129,10 @@ def _serve_grpc(server: SmallServer) -> Any:
     running.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),)
     )
-    assert running.add_insecure_port(server.place) == server.port
+    if credentials is None:
+        assert running.add_insecure_port(server.place) == server.port
+    else:
+        assert running.add_secure_port(server.place, credentials) == server.port
     running.start()
     return lambda: running.stop(None).wait(5)
 
@@ -139,6 +147,8 @@ def _serve_http(server: SmallServer) -> Any:
             if server.fault in ("not ready", "no room"):
                 self._answer(503, {"error": NOT_READY if server.fault == "not ready" else NO_ROOM})
                 return
+            if server.fault == "slow":
+                server.go_on.wait(30)
             head = json.loads(body[: int(self.headers["Inference-Header-Content-Length"])])
             rows = [server.row(server.hplms[-1]).decode()] * head["inputs"][0]["shape"][0]
             output = {"name": "RESULT", "datatype": "BYTES", "shape": [len(rows), 1], "data": rows}
