@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from backends.errors import InvalidArgumentError
-from cli.exit_codes import THRESHOLD_MISSED
+from cli.exit_codes import FAILED, THRESHOLD_MISSED
 from cli.loadtest_options import ContentOptions, RunOptions, TargetOptions
 from cli.options import print_json, print_table
 from cli.stopping import exit_code_of
@@ -59,7 +59,7 @@ class LoadTestRun:
     def _play(self, make_scenario: Callable[[Content], Scenario]) -> None:
         from loadtest.figures import errors
         from loadtest.run import LoadTest
-        from loadtest.run_folder import RunFolder
+        from loadtest.run_folder import RunFolder, State
 
         with _new_folder(self._options.folder(self._scenario_name)) as path:
             folder = RunFolder.create(path)
@@ -72,8 +72,8 @@ class LoadTestRun:
         test = LoadTest(schedule, self._target, workers, self._settings, self._lateness_limit_ms)
         results = _played(folder, test)
         print_results(results, folder.report, self._options.as_json)
-        if errors(results.summary):
-            raise typer.Exit(1)
+        if errors(results.summary) or results.run["state"] == State.FAILED:
+            raise typer.Exit(FAILED)
         if not results.summary["sending"]["valid"]:
             raise typer.Exit(THRESHOLD_MISSED)
 

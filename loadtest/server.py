@@ -10,8 +10,16 @@ from typing import Any
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from hplm_client import ClientError, HplmClient, InvalidRequestError, NotFoundError, environment
+from hplm_client import (
+    ClientError,
+    HplmClient,
+    InvalidRequestError,
+    NotFoundError,
+    RequestTimeoutError,
+    environment,
+)
 from hplm_client.address import Address, parse_addresses
+from hplm_client.transports.grpc import channel_options
 from loadtest.errors import MissingError
 from loadtest.sender import Target
 
@@ -20,6 +28,8 @@ _PAIR = ("Wait until the thread", "has finished.")
 _BATCHING_MODEL = "hplm_upper"
 _CONFIGURED_MODELS = ("hplm_lower", _BATCHING_MODEL)
 _TIMEOUT_S = 5.0
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks as the SDK does over HTTP: without a proxy of the environment."""
 
 
 def check_hplms(target: Target, hplms: Sequence[str], level: str | None = None) -> frozenset[str]:
@@ -34,8 +44,11 @@ def check_hplms(target: Target, hplms: Sequence[str], level: str | None = None) 
 
 
 def pairs_among(client: HplmClient, hplms: Sequence[str], url: str, level: str | None = None) -> frozenset[str]:
-    """Ask every hPLM once through a client that is open; errors are those of `check_hplms`."""
-    client.infer_many([(hplms[0], _TEXT)], on_error="return")
+    """Ask every hPLM once through a client that is open; errors are those of `check_hplms`.
+
+    A server that answers nothing is found out by the first hPLM, and not waited for with every other.
+    """
+    _warm_up(client, hplms[0])
     outcomes = client.infer_many([(hplm, _TEXT) for hplm in hplms], on_error="return")
     failed = {hplm: one for hplm, one in zip(hplms, outcomes, strict=True) if isinstance(one, ClientError)}
     unknown = [hplm for hplm, error in failed.items() if isinstance(error, NotFoundError)]
@@ -51,6 +64,24 @@ def pairs_among(client: HplmClient, hplms: Sequence[str], url: str, level: str |
     return frozenset(failed)
 
 
+def _warm_up(client: HplmClient, hplm: str) -> None:
+    """Ask for the first time, which may take longer than an answer is waited for; then a second time.
+
+    Raises:
+        RequestTimeoutError: There was no answer to that one either.
+    """
+    for is_last in (False, True):
+        try:
+            client.infer(hplm, _TEXT)
+        except RequestTimeoutError:
+            if is_last:
+                raise
+        except ClientError:
+            return  # it comes again where every hPLM is asked
+        else:
+            return
+
+
 def batch_counts(target: Target) -> dict[int, int] | None:
     """Count the batches that Triton handed to the upper model, by their rows; None if the server does not say.
 
@@ -59,7 +90,7 @@ def batch_counts(target: Target) -> dict[int, int] | None:
     address = _first_address(target)
     try:
         if address.protocol == "grpc":
-            with tritonclient.grpc.InferenceServerClient(str(address), **_encryption()) as client:
+            with tritonclient.grpc.InferenceServerClient(str(address), **_channel(address)) as client:
                 content = client.get_inference_statistics(_BATCHING_MODEL, as_json=True, client_timeout=_TIMEOUT_S)
         else:
             content = _fetched(f"http://{address}/v2/models/{_BATCHING_MODEL}/stats")
@@ -73,7 +104,7 @@ def server_settings(target: Target) -> dict[str, str]:
     address = _first_address(target)
     try:
         if address.protocol == "grpc":
-            with tritonclient.grpc.InferenceServerClient(str(address), **_encryption()) as client:
+            with tritonclient.grpc.InferenceServerClient(str(address), **_channel(address)) as client:
                 server = client.get_server_metadata(as_json=True, client_timeout=_TIMEOUT_S)
                 configs = [
                     client.get_model_config(name, as_json=True, client_timeout=_TIMEOUT_S)["config"]
@@ -101,7 +132,7 @@ def _first_address(target: Target) -> Address:
 
 
 def _fetched(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as reply:
+    with _DIRECTLY.open(url, timeout=_TIMEOUT_S) as reply:
         return json.load(reply)
 
 
@@ -126,6 +157,7 @@ def _counts(content: Mapping[str, Any]) -> dict[int, int]:
     return counts
 
 
-def _encryption() -> dict[str, Any]:
+def _channel(address: Address) -> dict[str, Any]:
     certificates = environment.ssl()
-    return certificates.for_grpc() if certificates is not None else {}
+    encryption = certificates.for_grpc() if certificates is not None else {}
+    return {"channel_args": channel_options(address, None), **encryption}
