@@ -72,6 +72,7 @@ def serve(
         balance=balance,
         tls=tls.tls,
         drain_s=restarts.drain_s,
+        ready_timeout_s=restarts.ready_timeout_s,
         max_restarts=restarts.max_restarts,
         max_log_bytes=log.max_bytes,
         log_verbose=log.log_verbose,
@@ -86,7 +87,7 @@ def serve(
 @app.command()
 def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Show the servers of the fleet that runs on the home, and what its gateway has sent to each."""
-    from builder.fleet.control import server_rows
+    from builder.fleet.control import OF_GATEWAY, server_rows
     from builder.fleet.fleet_folder import FleetFolder
 
     folder = FleetFolder(Home(home))
@@ -101,8 +102,11 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     shown = ["server", "state", "in_gateway", "requests", "open", "restarts", "pid", "reason"]
     if any(row["roots"] is not None for row in rows):
         shown.insert(-1, "roots")
-    rows = [{**row, "roots": in_words(row["roots"])} for row in rows]
+    unknown = dict.fromkeys((name for name in OF_GATEWAY if rows and rows[0][name] is None), "unknown")
+    rows = [{**row, **unknown, "roots": in_words(row["roots"])} for row in rows]
     print_rows([{name: row[name] for name in shown} for row in rows], "servers", as_json=False)
+    if unknown:
+        typer.echo("the gateway does not answer here, so what it has sent to whom is unknown", err=True)
     if is_unfinished:
         typer.echo("an apply has begun and not ended: if none is at work, hplm fleet apply goes on with it", err=True)
     typer.echo(f"gateway {state.gateway.state}: {state.gateway.urls}  health {state.health}/readyz", err=True)

@@ -14,6 +14,7 @@ from backends.home import Home
 from builder.fleet.fleet_folder import FleetFolder, FleetState, GatewayEntry, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.serving.health import HealthPort, Verdict
+from waiting import LIMIT_S
 
 GATEWAY = GatewayEntry(state="ready", http="h:1", grpc="h:2", pid=6, restarts=0, admin=None, log="gateway.log")
 
@@ -22,7 +23,7 @@ class StandInFleet:
     """Restarts at once; `restarted` are its servers in the order of their restarts.
 
     `failing` are servers that do not come back; `before_restart` is called with the name of each that is stopped;
-    `is_ordering` says that another order is at work.
+    `is_ordering` says that another order is at work, and `order_limit_s` how long one takes at most.
     """
 
     def __init__(self, home: Home, count: int) -> None:
@@ -30,6 +31,7 @@ class StandInFleet:
         self.restarted: list[str] = []
         self.failing: set[str] = set()
         self.is_ordering = False
+        self.order_limit_s = LIMIT_S
         self.before_restart: Callable[[str], None] = lambda _: None
         self._pid = 100
         self._resources = ExitStack()
@@ -72,6 +74,7 @@ class StandInFleet:
                 gateway=GATEWAY,
                 servers=servers,
                 is_ordering=self.is_ordering,
+                order_limit_s=self.order_limit_s,
             )
         )
 
@@ -90,7 +93,7 @@ class StandInFleet:
 
     def _started(self, name: str) -> ServerEntry:
         self._pid += 1
-        runs = self.folder.wanted(name, FleetPlacement.read(self.folder.placement))
+        runs = self.folder.wanted([name], FleetPlacement.read(self.folder.placement))[name]
         return ServerEntry(
             server=name,
             state="ready",

@@ -24,13 +24,13 @@ from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.member_state import ENDED, MemberState
+from builder.fleet.started_with import StartedWith
 from builder.serving.errors import BusyError
 
 _BUSY = (MemberState.STARTING, MemberState.DRAINING)
 _POLL_S = 0.2
 _PATIENCE_S = 60.0
 """For another server to become ready, and for the fleet to say what a server was started with."""
-_SETTLED_S = 600.0
 _MOST_RESTARTS = 2
 """Of one server: an export may come between its restart and the end."""
 _GO_ON = "run hplm fleet apply again: it goes on there"
@@ -135,20 +135,12 @@ class FleetApply:
 
         A root that is to move then stands on its new server before its old one gives it up, if an order allows that.
         """
-        steps = [Step(each.server, each.state, self._reasons(each, placed, journal)) for each in state.servers]
+        wanted = self._folder.wanted([each.server for each in state.servers], placed)
+        steps = [Step(each.server, each.state, _reasons(each, wanted[each.server], journal)) for each in state.servers]
         turns = {server: turn for turn, server in enumerate(placed.order)}
         return sorted(
             steps, key=lambda step: (step.state == MemberState.READY, turns.get(step.server, len(placed.order)))
         )
-
-    def _reasons(self, entry: ServerEntry, placed: FleetPlacement, journal: ApplyJournal) -> tuple[str, ...]:
-        if entry.state == MemberState.STOPPED:
-            return ()
-        reasons = [f"it has failed: {entry.reason}"] if entry.state == MemberState.FAILED else []
-        reasons += entry.started_with.changes_to(self._folder.wanted(entry.server, placed))
-        if not reasons and entry.pid is not None and journal.to_end.get(entry.server) == entry.pid:
-            reasons.append("as asked")
-        return tuple(reasons)
 
     def _say_what_stays(self, state: FleetState) -> None:
         for each in state.servers:
@@ -199,13 +191,13 @@ class FleetApply:
 
     def _settled(self) -> FleetState:
         """Wait for an order that is at work, perhaps that of an apply that was killed."""
-        end = time.monotonic() + _SETTLED_S
+        began = time.monotonic()
         while True:
             state = self._folder.running()
             busy = [f"{each.server} is {each.state}" for each in state.servers if each.state in _BUSY]
             if not busy and not state.is_ordering:
                 return state
-            if time.monotonic() > end:
+            if time.monotonic() - began > state.order_limit_s:
                 raise UnavailableError(f"the fleet is not done with another order{''.join(map(': {}'.format, busy))}")
             time.sleep(_POLL_S)
 
@@ -228,3 +220,13 @@ class FleetApply:
             raise UnavailableError(
                 f"the registry is away, so {server} was not stopped: {error}; when it is back, {_GO_ON}"
             ) from error
+
+
+def _reasons(entry: ServerEntry, wanted: StartedWith, journal: ApplyJournal) -> tuple[str, ...]:
+    if entry.state == MemberState.STOPPED:
+        return ()
+    reasons = [f"it has failed: {entry.reason}"] if entry.state == MemberState.FAILED else []
+    reasons += entry.started_with.changes_to(wanted)
+    if not reasons and entry.pid is not None and journal.to_end.get(entry.server) == entry.pid:
+        reasons.append("as asked")
+    return tuple(reasons)

@@ -14,8 +14,9 @@ from builder.fleet.admin import Admin, Routed
 from builder.fleet.fleet_folder import FleetState, ServerEntry
 from builder.serving.errors import BusyError
 
-_TIMEOUT_S = 900.0
 Verb = Literal["drain", "restart"]
+OF_GATEWAY = ("in_gateway", "requests", "errors", "open")
+"""What the gateway alone knows of a server."""
 
 
 def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[str]:
@@ -31,7 +32,7 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
     if server not in {each.server for each in state.servers}:
         names = ", ".join(each.server for each in state.servers)
         raise NotFoundError(f"the fleet has no server {server!r}; it has {names}")
-    connection = http.client.HTTPConnection(state.health.removeprefix("http://"), timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(state.health.removeprefix("http://"), timeout=state.order_limit_s)
     try:
         connection.request("POST", f"/{verb}/{server}{'/force' if force else ''}")
         response = connection.getresponse()
@@ -57,30 +58,26 @@ def require_here(state: FleetState) -> None:
 
 
 def server_rows(state: FleetState) -> list[dict[str, Any]]:
-    """Describe the servers, with what the gateway has sent to each."""
+    """Describe the servers, with what the gateway has sent to each: None where it cannot be asked."""
     routed = _routed(state.gateway.admin)
     return [_row(each, routed) for each in state.servers]
 
 
-def _routed(admin: str | None) -> dict[int, Routed]:
+def _routed(admin: str | None) -> dict[int, Routed] | None:
     if admin is None:
-        return {}
+        return None
     try:
         return Admin(Path(admin)).routed()
     except UnavailableError:
-        return {}
+        return None
 
 
-def _row(entry: ServerEntry, routed: dict[int, Routed]) -> dict[str, Any]:
-    of_ports = [routed[port] for port in (entry.http, entry.grpc) if port is not None and port in routed]
+def _row(entry: ServerEntry, routed: dict[int, Routed] | None) -> dict[str, Any]:
     return {
         "server": entry.server,
         "state": entry.state,
         "reason": entry.reason,
-        "in_gateway": bool(of_ports) and all(each.is_healthy for each in of_ports),
-        "requests": sum(each.requests for each in of_ports),
-        "errors": sum(each.errors for each in of_ports),
-        "open": sum(each.open for each in of_ports),
+        **_sent(entry, routed),
         "restarts": entry.restarts,
         "pid": entry.pid,
         "http": entry.http,
@@ -91,4 +88,16 @@ def _row(entry: ServerEntry, routed: dict[int, Routed]) -> dict[str, Any]:
         "release": entry.release,
         "export": entry.export,
         "roots": None if entry.roots is None else list(entry.roots),
+    }
+
+
+def _sent(entry: ServerEntry, routed: dict[int, Routed] | None) -> dict[str, Any]:
+    if routed is None:
+        return dict.fromkeys(OF_GATEWAY)
+    of_ports = [routed[port] for port in (entry.http, entry.grpc) if port is not None and port in routed]
+    return {
+        "in_gateway": bool(of_ports) and all(each.is_healthy for each in of_ports),
+        "requests": sum(each.requests for each in of_ports),
+        "errors": sum(each.errors for each in of_ports),
+        "open": sum(each.open for each in of_ports),
     }

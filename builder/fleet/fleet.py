@@ -18,10 +18,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from backends.errors import ConflictError, HplmError, NotFoundError, UnavailableError
+from backends.errors import ConflictError, NotFoundError, UnavailableError
 from backends.held_roots import Roots
 from backends.home import Home
-from backends.registry.registry import Registry
 from builder.fleet.admin import Routed
 from builder.fleet.fleet_folder import FleetFolder, FleetState
 from builder.fleet.fleet_placement import FleetPlacement
@@ -34,6 +33,8 @@ from builder.fleet.member_state import ENDED, MemberState
 from builder.fleet.placed_routes import PlacedRoutes
 from builder.fleet.settings import HEALTH_ADDRESS, FleetSettings
 from builder.fleet.shown_state import LastServers, ShownState
+from builder.fleet.startable import require_startable
+from builder.fleet.started_with import release_if_known
 from builder.fleet.upstream import Upstream
 from builder.serving.errors import BusyError, ServerStartError
 from builder.serving.health import HealthPort, Verdict
@@ -43,7 +44,6 @@ from builder.serving.served_hplms import some_hplms
 from builder.termination import StopRequests
 
 _LOOK_EVERY_S = 0.2
-_START_S = 600.0
 _ROUTED_S = 5.0
 _SILENT_S = 10.0
 
@@ -71,6 +71,7 @@ class Fleet:
         self._settings = settings
         self._stop = stop
         self._report = report
+        self._release = release_if_known()
         self._folder = FleetFolder(home)
         self._shown = ShownState(self._folder, self._described, report)
         self._last_servers = LastServers()
@@ -209,7 +210,8 @@ class Fleet:
         return found
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + _START_S
+        limit_s = self._settings.start_limit_s
+        end = time.monotonic() + limit_s
         while condition():
             self._look()
             self.front.look_after(self._look)
@@ -217,7 +219,7 @@ class Fleet:
                 if member.failure is not None:
                     raise ServerStartError(f"{member.name} did not start: {member.failure}")
             if time.monotonic() > end:
-                raise ServerStartError(f"the fleet was not ready within {_START_S:g} s")
+                raise ServerStartError(f"the fleet was not ready within {limit_s:g} s")
             time.sleep(_LOOK_EVERY_S)
 
     def _drain_all(self) -> None:
@@ -259,6 +261,7 @@ class Fleet:
             gateway=self.front.entry(),
             servers=[member.entry() for member in self.members],
             is_ordering=self._ordering.locked(),
+            order_limit_s=self._settings.order_limit_s,
         )
 
     # --- the health port's threads ---
@@ -300,7 +303,7 @@ class Fleet:
         """Drain a server, start it with what is exported and installed now, and wait until the gateway asks it."""
         with self._one_order():
             self._require_another(member, is_forced or member.state is not MemberState.READY)
-            self._require_startable(member)
+            require_startable(self._home, self._settings, member.name, self._release)
             undone = [f"when it was stopped, {reason}" for reason in member.stop().reasons]
             undone += self._started(member)
             self._shown.refresh()
@@ -311,7 +314,7 @@ class Fleet:
         if self._stop.requested:
             return [f"{member.name} was not started again, as the fleet is stopping"]
         member.start()
-        state = member.wait_until_settled(_START_S, lambda: self._stop.requested)
+        state = member.wait_until_settled(self._settings.start_limit_s, lambda: self._stop.requested)
         if state is not MemberState.READY:
             return [f"{member.name} is {state}" + (f": {member.failure}" if member.failure else "")]
         self.routes.refresh()
@@ -355,18 +358,6 @@ class Fleet:
                 raise ConflictError("the fleet is stopping")
             reason = f"asks no server but {member.name}" if self._knows_routes() else "does not answer"
             raise ConflictError(f"the gateway {reason}; --force drains {member.name} all the same")
-
-    def _require_startable(self, member: Member) -> None:
-        """A server that is started without registry, export or placement does not come back, so none is stopped then.
-
-        Raises:
-            ConflictError: One of them is away, or damaged.
-        """
-        try:
-            Registry.open(self._home).close()
-            self._folder.wanted(member.name, FleetPlacement.read(self._folder.placement))
-        except (HplmError, OSError) as error:
-            raise ConflictError(f"{member.name} was not stopped, as it would not come back: {error}") from error
 
     def _is_asked(self, member: Member) -> bool:
         return member.state is MemberState.READY and self._is_routed(member)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from backends.errors import ConflictError
+from backends.errors import LockedError
 from backends.file_lock import locked
 from backends.home import Home
 from builder.fleet.errors import NoFleetError
@@ -22,6 +24,9 @@ from builder.fleet.started_with import StartedWith
 
 LOCAL_VARIABLE = "HPLM_LOCAL"
 _FORMAT = 1
+_CLAIM_S = 1.0
+"""Time for those who look whether a fleet runs to let go of its lock."""
+_LOOK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +74,13 @@ class GatewayEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetState:
-    """Who runs; `health` is the fleet's own health port, which takes orders, and `is_ordering` while one is at work."""
+    """Who runs.
+
+    Attributes:
+        health: The fleet's own health port, which takes orders.
+        is_ordering: Whether one is at work.
+        order_limit_s: The longest time that one takes; the default is for fleets of earlier releases, which say none.
+    """
 
     pid: int
     host: str
@@ -77,6 +88,7 @@ class FleetState:
     gateway: GatewayEntry
     servers: list[ServerEntry]
     is_ordering: bool = False
+    order_limit_s: float = 900.0
     format: int = field(default=_FORMAT)
 
 
@@ -91,16 +103,25 @@ class FleetFolder:
     def log(self, name: str) -> Path:
         return self.path / f"{name}.log"
 
-    def claimed(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
         """Hold the folder; the lock ends with the process.
 
         Raises:
             ConflictError: Another fleet runs on the home.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        other = self._read()
-        by = f", as process {other.pid} of {other.host}" if other is not None else ""
-        return locked(self._lock, f"a fleet runs on {self._home.path} already{by}; hplm fleet status shows it")
+        end = time.monotonic() + _CLAIM_S
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(locked(self._lock, self._conflict()))
+                    break
+                except LockedError:
+                    if time.monotonic() > end:
+                        raise
+                time.sleep(_LOOK_AGAIN_S)
+            yield
 
     def applying(self) -> AbstractContextManager[None]:
         """Hold what lets one program apply at a time.
@@ -121,14 +142,15 @@ class FleetFolder:
         """Which roots the servers are to hold; absent where each holds all."""
         return self.path / "placement.json"
 
-    def wanted(self, server: str, placement: FleetPlacement) -> StartedWith:
-        """What a server would be started with now.
+    def wanted(self, servers: Sequence[str], placement: FleetPlacement) -> dict[str, StartedWith]:
+        """What servers would be started with now.
 
         Raises:
             NotFoundError: Nothing is exported.
             UnavailableError: As `installed_release`.
         """
-        return StartedWith.now(self._home.repository, placement.roots_of(server))
+        now = StartedWith.now(self._home.repository, None)
+        return {server: replace(now, roots=placement.roots_of(server)) for server in servers}
 
     def write(self, state: FleetState) -> None:
         """Replace what is said of the fleet."""
@@ -150,6 +172,7 @@ class FleetFolder:
 
         Raises:
             NoFleetError: None does.
+            PermissionError: The folder is another user's.
         """
         state = self._read()
         if state is None or not self._is_held():
@@ -164,25 +187,36 @@ class FleetFolder:
     def _state(self) -> Path:
         return self.path / "fleet.json"
 
+    def _conflict(self) -> str:
+        other = self._read()
+        by = f", as process {other.pid} of {other.host}" if other is not None else ""
+        return f"a fleet runs on {self._home.path} already{by}; hplm fleet status shows it"
+
     def _read(self) -> FleetState | None:
-        """What the last fleet said, perhaps of another release; None where there was none that can be read."""
+        """What the last fleet said, perhaps of another release; None where there was none that can be understood."""
         try:
             content: dict[str, Any] = json.loads(self._state.read_text(encoding="utf-8"))
             servers = [ServerEntry(**_known(ServerEntry, each)) for each in content.pop("servers")]
             servers = [replace(each, roots=None if each.roots is None else tuple(each.roots)) for each in servers]
             gateway = GatewayEntry(**_known(GatewayEntry, content.pop("gateway")))
             return FleetState(gateway=gateway, servers=servers, **_known(FleetState, content))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def _is_held(self) -> bool:
-        """Look whether a fleet runs; to look is to hold the lock for a moment."""
+        """Look twice whether a fleet runs: to look is to hold the lock for a moment, and others may look, too."""
+        if not self._is_locked():
+            return False
+        time.sleep(_LOOK_AGAIN_S)
+        return self._is_locked()
+
+    def _is_locked(self) -> bool:
         if not self._lock.exists():
             return False
         try:
             with locked(self._lock, "held"):
                 return False
-        except ConflictError:
+        except LockedError:
             return True
 
 

@@ -132,6 +132,8 @@ class Gateway:
         self._files = GatewayFiles(folder.path, self._settings.balance, self._upstreams)
         self._write_clusters(self._files, self._routing)
         self._files.write_routes(self._routing)
+        if settings.tls is not None:
+            self._files.write_secrets(settings.tls)
         config = folder.path / "envoy.json"
         document = gateway_config(settings, self._upstreams, self._files)
         config.write_text(json.dumps(document, indent=2), encoding="utf-8")

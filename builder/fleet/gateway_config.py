@@ -15,6 +15,7 @@ from typing import Any
 from backends.errors import InvalidArgumentError
 from builder.fleet.clusters import all_clusters, num_retries
 from builder.fleet.gateway_files import GatewayFiles
+from builder.fleet.gateway_tls import tls_context
 from builder.fleet.routes import MAX_REQUEST_BYTES, PROTOCOLS, Protocol, virtual_host
 from builder.fleet.upstream import Upstream
 from builder.serving.config import MAX_PORT
@@ -83,7 +84,8 @@ def gateway_config(
 ) -> dict[str, Any]:
     """Return Envoy's whole configuration.
 
-    With `files` it takes its routes, and clusters beside those of all servers, from there, whenever they change.
+    With `files` it takes its routes, clusters beside those of all servers, and certificates from there, whenever they
+    change.
 
     Raises:
         InvalidArgumentError: There is no server, or a name or an address with its port is given twice.
@@ -136,7 +138,8 @@ def _listener(
     manager = _manager(protocol, static if files is None else files.routes_source(protocol))
     chain: dict[str, Any] = {"filters": [_typed("envoy.filters.network.http_connection_manager", manager)]}
     if settings.tls is not None:
-        chain["transport_socket"] = _typed("envoy.transport_sockets.tls", _tls(settings.tls, protocol))
+        context = tls_context(settings.tls, protocol, None if files is None else files.secret_source)
+        chain["transport_socket"] = _typed("envoy.transport_sockets.tls", context)
     return {
         "name": protocol,
         "address": {"socket_address": {"address": settings.address, "port_value": port}},
@@ -168,24 +171,6 @@ def _unheard() -> dict[str, Any]:
         "@type": f"{_TYPES}.http.early_header_mutation.header_mutation.v3.HeaderMutation",
         "mutations": [{"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}}],
     }
-
-
-def _tls(tls: Tls, protocol: Protocol) -> dict[str, Any]:
-    common: dict[str, Any] = {
-        "alpn_protocols": ["http/1.1" if protocol == "http" else "h2"],
-        "tls_certificates": [{"certificate_chain": _file(tls.certificate), "private_key": _file(tls.key)}],
-    }
-    if tls.client_ca is not None:
-        common["validation_context"] = {"trusted_ca": _file(tls.client_ca)}
-    return {
-        "@type": f"{_TYPES}.transport_sockets.tls.v3.DownstreamTlsContext",
-        "common_tls_context": common,
-        "require_client_certificate": tls.client_ca is not None,
-    }
-
-
-def _file(path: Path) -> dict[str, Any]:
-    return {"filename": str(path.absolute())}
 
 
 def _typed(name: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from builder.fleet.clusters import cluster_name, group_clusters, num_retries
+from builder.fleet.gateway_tls import secrets
 from builder.fleet.routes import HPLM_HEADER, PROTOCOLS, Protocol, virtual_host
 from builder.fleet.routing import ANY, Routing, Servers
 from builder.fleet.upstream import Upstream
+from builder.serving.tls import Tls
 
 _API = "type.googleapis.com/envoy"
 _BY_HPLM = "by_hplm"
@@ -35,6 +37,10 @@ class GatewayFiles:
         """Return where the listener of a protocol is to look for its routes."""
         return {"rds": {"route_config_name": protocol, "config_source": _source(self._routes(protocol))}}
 
+    def secret_source(self, name: str) -> dict[str, Any]:
+        """Return where a listener is to look for a secret of `gateway_tls`."""
+        return _source(self._secret(name))
+
     def write_clusters(self, groups: Sequence[Servers]) -> list[str]:
         """Write the clusters of each protocol for each group of servers; returns their names."""
         made = [
@@ -52,12 +58,20 @@ class GatewayFiles:
             routes = _routes(protocol, routing, retries)
             _write(self._routes(protocol), "config.route.v3.RouteConfiguration", [routes])
 
+    def write_secrets(self, tls: Tls) -> None:
+        """Write which files hold certificates and keys; Envoy reads those files."""
+        for name, secret in secrets(tls).items():
+            _write(self._secret(name), "extensions.transport_sockets.tls.v3.Secret", [secret])
+
     @property
     def _clusters(self) -> Path:
         return self._folder / "clusters.json"
 
     def _routes(self, protocol: Protocol) -> Path:
         return self._folder / f"{protocol}.json"
+
+    def _secret(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
 
 
 def _source(path: Path) -> dict[str, Any]:

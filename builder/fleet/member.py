@@ -14,12 +14,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from backends.errors import HplmError, UnavailableError
+from backends.errors import HplmError
 from backends.held_roots import Roots
 from builder.fleet.fleet_folder import ServerEntry
 from builder.fleet.member_plan import MemberStart
 from builder.fleet.member_state import MemberState
-from builder.fleet.started_with import StartedWith, installed_release
+from builder.fleet.started_with import StartedWith, release_if_known
 from builder.fleet.upstream import Upstream
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import ServerStartError
@@ -213,7 +213,7 @@ class Member:
 
     def _note_start(self, started_with: StartedWith) -> None:
         """A restart by the watchdog keeps the export, but what is installed may be another release by then."""
-        release = _release() if started_with.release else ""
+        release = release_if_known() if started_with.release else ""
         self._started_with = replace(started_with, release=release)
 
     def _say(self, line: str) -> None:
@@ -236,14 +236,6 @@ def _looked_at(repository: Path, roots: Roots) -> StartedWith:
         return StartedWith.now(repository, roots)
     except (HplmError, OSError):
         return StartedWith("", "", roots)
-
-
-def _release() -> str:
-    """Return the installed release, or nothing while it is being replaced."""
-    try:
-        return installed_release()
-    except (UnavailableError, OSError):
-        return ""
 
 
 def _pid(supervisor: Supervisor | None) -> int | None:

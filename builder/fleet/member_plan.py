@@ -43,6 +43,7 @@ def member_start(home: Home, settings: FleetSettings, index: int) -> MemberStart
         log_path=folder.log(name),
         log_verbose=settings.log_verbose,
         max_log_bytes=settings.max_log_bytes,
+        ready_timeout_s=settings.ready_timeout_s,
         environment=environment,
         configurations=configurations_of_run(home.repository, changes),
     )

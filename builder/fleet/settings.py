@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from backends.errors import InvalidArgumentError
 from builder.export.of_run import SettingsOfRun
-from builder.serving.config import MAX_PORT, MEBIBYTE
+from builder.serving.config import MAX_PORT, MEBIBYTE, READY_TIMEOUT_S
 from builder.serving.restarts import MAX_RESTARTS
 from builder.serving.tls import Tls
 
@@ -15,6 +15,10 @@ PORTS_APART = 10
 MAX_SERVERS = 64
 HEALTH_ADDRESS = "127.0.0.1"
 """Where the fleet's own probes and orders are answered."""
+_BESIDE_LOADING_S = 60.0
+"""What a start takes besides: ports, first canaries, the gateway."""
+_BESIDE_DRAINING_S = 60.0
+"""What an end takes besides: until the gateway has noticed, and Triton's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class FleetSettings:
             with None they are free ones.
         balance: See `GatewaySettings`.
         tls: Encrypts the gateway's ports.
+        drain_s: Time of a server to finish what it accepted.
+        ready_timeout_s: Time of a server to load.
         of_run: What the servers have otherwise than the export.
         gpus: What each server sees as its GPUs, in CUDA's words; none leaves all to all.
         own_cores: Whether each server computes on cores of its own, where there are enough.
@@ -45,6 +51,7 @@ class FleetSettings:
     balance: int = 125
     tls: Tls | None = None
     drain_s: float = 30.0
+    ready_timeout_s: float = READY_TIMEOUT_S
     max_restarts: int = MAX_RESTARTS
     max_log_bytes: int = 64 * MEBIBYTE
     log_verbose: int = 0
@@ -71,6 +78,16 @@ class FleetSettings:
                 raise InvalidArgumentError(
                     f"port {port} is one of the servers' own, {first} to {last}; give another, or another --first-port"
                 )
+
+    @property
+    def start_limit_s(self) -> float:
+        """The longest time until a server that is started is asked by the gateway; it fails by itself before that."""
+        return self.ready_timeout_s + _BESIDE_LOADING_S
+
+    @property
+    def order_limit_s(self) -> float:
+        """The longest time until a server is drained, ended and started again."""
+        return self.drain_s + _BESIDE_DRAINING_S + self.start_limit_s
 
     @property
     def names(self) -> list[str]:

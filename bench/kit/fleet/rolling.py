@@ -121,7 +121,7 @@ def _operations(real: RealFleet) -> Iterator[Operation]:
 
 def _num_sent(real: RealFleet) -> int:
     """Count the requests that the gateway has sent on."""
-    return sum(row["requests"] for row in server_rows(real.fleet.state))
+    return sum(row["requests"] or 0 for row in server_rows(real.fleet.state))
 
 
 def _done(real: RealFleet, kind: str, *order: str) -> Operation:

@@ -121,7 +121,7 @@ def _patience_us(
     if spec is None:
         if trace.deadlines_ms is None:
             raise InvalidArgumentError(
-                f"{path} has no column deadline_ms; say --deadlines 200ms, or 5x-20x for multiples of a full batch"
+                f"no request of {path} has a deadline; say --deadlines 200ms, or 5x-20x for multiples of a full batch"
             )
         own_ms = np.where(np.isfinite(trace.deadlines_ms), trace.deadlines_ms, LONGEST_DEADLINE_MS)
         return (1_000 * own_ms).astype(np.int64)

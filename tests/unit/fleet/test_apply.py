@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.started_with import export_checksum
 from builder.serving.errors import BusyError
 from stand_in_fleet import StandInFleet
+from waiting import LIMIT_S
 
 ALL = ["server-1", "server-2", "server-3"]
 
@@ -83,6 +85,18 @@ def test_a_new_release_is_a_rolling_upgrade(
     assert restarted == ALL and "→ 99.1" in said[0]
 
 
+def test_new_code_of_the_same_version_is_a_rolling_upgrade(
+    tiny_home: Home, fleet: StandInFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends" / "wire.py").write_text("LIMIT = 2\n")
+    monkeypatch.setattr("builder.fleet.started_with._INSTALLED_IN", tmp_path)
+    restarted, said = applied(tiny_home)
+    assert restarted == ALL
+    assert re.search(r"release (\S+) \([0-9a-f]{8}\) → \1 \([0-9a-f]{8}\)", said[0])
+    assert applied(tiny_home)[0] == []
+
+
 def test_while_a_release_is_being_replaced_nothing_is_restarted(
     tiny_home: Home, fleet: StandInFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,10 +136,10 @@ def test_a_server_that_the_fleet_was_restarting_is_waited_for(tiny_home: Home, f
     with pytest.raises(CorruptFileError):
         applied(tiny_home)
     fleet.folder.journal.unlink()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apply_module, "_SETTLED_S", 0.05)
-        with pytest.raises(UnavailableError, match="not done with another order: server-2 is draining"):
-            applied(tiny_home)
+    fleet.order_limit_s = 0.05
+    fleet.write()
+    with pytest.raises(UnavailableError, match="not done with another order: server-2 is draining"):
+        applied(tiny_home)
     assert fleet.restarted == []
 
 
@@ -264,13 +278,13 @@ def test_servers_are_restarted_in_the_order_of_the_plan_s_steps(tiny_home: Home,
 
 def test_an_order_at_work_is_waited_for(tiny_home: Home, fleet: StandInFleet) -> None:
     export_anew(tiny_home)
-    fleet.is_ordering = True
+    fleet.is_ordering, fleet.order_limit_s = True, 0.05
     fleet.set("server-2", "stopped")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apply_module, "_SETTLED_S", 0.05)
-        with pytest.raises(UnavailableError, match="the fleet is not done with another order"):
-            applied(tiny_home)
+    with pytest.raises(UnavailableError, match="the fleet is not done with another order"):
+        applied(tiny_home)
     assert fleet.restarted == []
+    fleet.order_limit_s = LIMIT_S
+    fleet.write()
     timer = threading.Timer(0.2, finish, [fleet])
     timer.start()
     assert applied(tiny_home)[0] == ALL, "a server between its end and its start is no drained one"

@@ -93,6 +93,7 @@ def test_servers_are_drained_and_restarted_while_another_one_is_asked(running: R
     after = {each.server: each.pid for each in running.state.servers}
     assert after["server-1"] != before["server-1"], "who runs is known as soon as the order is carried out"
     assert all(row["in_gateway"] for row in server_rows(running.state))
+    assert running.state.order_limit_s == FREE.order_limit_s
 
     running.second.server.is_ready = False  # it says that it is ready, and the gateway does not ask it
     wait_until(lambda: not server_rows(running.state)[1]["in_gateway"])

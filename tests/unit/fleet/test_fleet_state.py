@@ -8,16 +8,21 @@ import os
 import random
 import re
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, UnavailableError
+from backends.file_lock import locked
 from backends.home import HOME_VARIABLE, Home
 from builder.export.of_run import SettingsOfRun
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
+from builder.fleet import fleet_folder
 from builder.fleet.control import order, server_rows
 from builder.fleet.errors import GatewayMissingError, NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, GatewayEntry, ServerEntry
@@ -28,8 +33,9 @@ from builder.fleet.member_plan import MemberStart, core_shares, member_start, me
 from builder.fleet.member_state import MemberState
 from builder.fleet.settings import FleetSettings
 from builder.fleet.shown_state import LastServers, ShownState
+from builder.serving.health import HealthPort, Verdict
 from builder.serving.supervisor import Supervision
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 SERVER = ServerEntry(
     server="server-1",
@@ -106,6 +112,52 @@ def test_a_state_that_cannot_be_read_is_none(folder: FleetFolder, content: str) 
         (folder.path / "fleet.json").write_text(content)
         with pytest.raises(NoFleetError):
             folder.running()
+
+
+@contextmanager
+def looked_at(folder: FleetFolder, seconds: float) -> Iterator[None]:
+    """Hold the lock for a while, as whoever looks whether a fleet runs does for a moment."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    held, has_begun = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with locked(folder.path / ".lock", "looking"):
+            has_begun.set()
+            held.wait(seconds)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    assert has_begun.wait(LIMIT_S)
+    yield
+    looking.join()
+
+
+def test_who_looks_whether_a_fleet_runs_keeps_none_from_starting(folder: FleetFolder) -> None:
+    with looked_at(folder, 0.2), folder.claimed():
+        folder.write(STATE)
+        assert folder.running() == STATE
+
+
+def test_who_looks_whether_a_fleet_runs_is_none(folder: FleetFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_folder, "_LOOK_AGAIN_S", 1.0)
+    with looked_at(folder, 0.2):
+        folder.write(STATE)  # of a fleet that was killed
+        with pytest.raises(NoFleetError):
+            folder.running()
+
+
+def test_a_folder_that_may_not_be_read_is_not_taken_for_no_fleet(
+    folder: FleetFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with folder.claimed():
+        folder.write(STATE)
+        monkeypatch.setattr(Path, "read_text", not_permitted)
+        with pytest.raises(PermissionError):
+            folder.running()
+
+
+def not_permitted(*_: object, **__: object) -> str:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def test_nothing_is_left_of_a_fleet_that_was_killed(folder: FleetFolder) -> None:
@@ -204,9 +256,21 @@ def test_an_order_names_what_is_wrong() -> None:
         order(replace(STATE, host="elsewhere"), "drain", "server-1", force=False)
 
 
+def test_an_order_may_take_as_long_as_the_fleet_says() -> None:
+    assert FleetSettings(drain_s=3600.0).order_limit_s > 3600.0 + FleetSettings().ready_timeout_s
+    is_over = threading.Event()
+    health = HealthPort("127.0.0.1", None, {}, {"/drain/server-1": lambda: Verdict(is_over.wait(LIMIT_S), [])})
+    with pytest.raises(UnavailableError, match="does not answer: timed out"):
+        order(replace(STATE, health=health.url, order_limit_s=0.1), "drain", "server-1", force=False)
+    is_over.set()
+    health.close()
+
+
 def test_a_gateway_that_is_away_leaves_the_servers_known() -> None:
-    (row,) = server_rows(STATE)
-    assert (row["server"], row["state"], row["in_gateway"], row["requests"]) == ("server-1", "ready", False, 0)
+    for admin in (None, "/nowhere/admin.sock"):
+        (row,) = server_rows(replace(STATE, gateway=replace(GATEWAY, admin=admin)))
+        assert (row["server"], row["state"]) == ("server-1", "ready")
+        assert [row[name] for name in ("in_gateway", "requests", "errors", "open")] == [None] * 4, "not no, not 0"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +292,8 @@ def test_settings_that_cannot_be(changes: dict, message: str) -> None:
 
 def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
     render_repository(tiny_home.repository, ExportSettings())
-    settings = FleetSettings(num_servers=3, gpus=("0", "1", "2"), of_run=SettingsOfRun("das", record_traffic=True))
+    of_run = SettingsOfRun("das", record_traffic=True)
+    settings = FleetSettings(num_servers=3, gpus=("0", "1", "2"), of_run=of_run, ready_timeout_s=42.0)
     configs = [member_start(tiny_home, settings, index).config for index in range(3)]
     ports = [
         port
@@ -241,6 +306,7 @@ def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
         )
     ]
     assert ports == [8010, 8011, 8012, 8013, 8020, 8021, 8022, 8023, 8030, 8031, 8032, 8033]
+    assert {config.ready_timeout_s for config in configs} == {42.0}
     assert len({config.log_path for config in configs}) == 3
     assert tiny_home.run / "server.log" not in {config.log_path for config in configs}
     assert [config.environment["CUDA_VISIBLE_DEVICES"] for config in configs] == ["0", "1", "2"]

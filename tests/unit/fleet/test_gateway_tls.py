@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import shutil
+import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +21,9 @@ from builder.serving.tls import Tls
 from certificates import Authority
 from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn
 from waiting import LIMIT_S, wait_until
+
+_NOTICE_S = 0.5
+"""Enough for Envoy to see a new file."""
 
 
 class Encrypted:
@@ -38,6 +44,23 @@ class Encrypted:
         finally:
             connection.close()
 
+    def is_answered(self) -> bool:
+        """Whether a client with a certificate is."""
+        try:
+            return self.http(True) == "server-1"
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+    def shown_certificate(self) -> bytes:
+        """The gateway's own, as clients see it."""
+        context = ssl.create_default_context(cafile=self.authority.certificate)
+        context.load_cert_chain(*self.of_client)
+        with (
+            socket.create_connection(("127.0.0.1", self.settings.http), LIMIT_S) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
+        ):
+            return encrypted.getpeercert(binary_form=True) or b""
+
     def grpc(self, with_certificate: bool) -> str:
         certificate, key = (path.read_bytes() for path in self.of_client) if with_certificate else (None, None)
         credentials = grpc.ssl_channel_credentials(self.authority.certificate.read_bytes(), key, certificate)
@@ -50,7 +73,8 @@ class Encrypted:
 def encrypted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Encrypted]:
     authority, server = Authority(tmp_path), StandIn("server-1")
     certificate, key = authority.sign("server")
-    tls = Tls(certificate, key, authority.certificate if request.param else None)
+    client_ca = shutil.copy(authority.certificate, tmp_path / "clients.pem") if request.param else None
+    tls = Tls(certificate, key, client_ca)
     ports = ClaimedPorts.take([("127.0.0.1", None)] * 2)
     settings = GatewaySettings(http=ports.numbers[0], grpc=ports.numbers[1], tls=tls)
     gateway = Gateway(find_gateway(), settings, [server.upstream], tmp_path / "gateway.log")
@@ -65,6 +89,27 @@ def encrypted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Encryp
         gateway.stop()
         ports.release()
         server.close()
+
+
+def test_renewed_certificates_are_taken_while_it_runs(encrypted: Encrypted, tmp_path: Path) -> None:
+    tls = encrypted.settings.tls
+    assert tls is not None
+    first = encrypted.shown_certificate()
+    certificate, key = encrypted.authority.sign("renewed")
+    renewed = ssl.PEM_cert_to_DER_cert(certificate.read_text())
+    key.replace(tls.key)  # which is not that of the old certificate
+    time.sleep(_NOTICE_S)
+    assert encrypted.shown_certificate() == first != renewed
+    certificate.replace(tls.certificate)
+    wait_until(lambda: encrypted.shown_certificate() == renewed)
+    assert (encrypted.http(True), encrypted.grpc(True)) == ("server-1", "server-1")
+    if tls.client_ca is None:
+        return
+    other = Authority(tmp_path, "other")
+    encrypted.of_client = other.sign("client")
+    assert not encrypted.is_answered()
+    other.certificate.replace(tls.client_ca)
+    wait_until(encrypted.is_answered)
 
 
 def test_both_ports_are_encrypted(encrypted: Encrypted) -> None:
