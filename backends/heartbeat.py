@@ -20,12 +20,14 @@ from backends.server_folder import FOLDER_VARIABLE, made_anew
 
 BEAT_EVERY_S = 0.5
 """A loop that has nothing to do beats this often."""
-MAX_LOOPS = 4
+MAX_LOOPS = 3
 _PREFIX = "hplm-heartbeat-"
 _NAME_BYTES = 16
 _HEAD = struct.Struct("=3q")
-"""The process, its open requests, its number of loops; then the beats, and the names of the loops."""
-_FIELDS = struct.Struct(f"=3q{MAX_LOOPS}q" + f"{_NAME_BYTES}s" * MAX_LOOPS)
+"""The process, its open requests, its number of loops; then the beats, the requests that have ended, and the names."""
+_FIELDS = struct.Struct(f"=3q{MAX_LOOPS}qq" + f"{_NAME_BYTES}s" * MAX_LOOPS + f"{_NAME_BYTES}x")
+"""As large as in earlier releases, with a fourth loop: after an upgrade, a server may be newer than its watchdog."""
+_ENDED = 3 + MAX_LOOPS
 
 Beat = Callable[[], None]
 _OF_THREAD = threading.local()
@@ -59,8 +61,8 @@ class Heartbeat:
         self._memory = mmap.mmap(-1, _FIELDS.size) if self._path is None else made_anew(self._path, _FIELDS.size)
         beats = [now_us()] * len(loops) + [0] * (MAX_LOOPS - len(loops))
         names = [name.encode() for name in loops] + [b""] * (MAX_LOOPS - len(loops))
-        self._memory[:] = _FIELDS.pack(os.getpid(), 0, len(loops), *beats, *names)
-        self._numbers = memoryview(self._memory)[: _HEAD.size + 8 * MAX_LOOPS].cast("q")
+        self._memory[:] = _FIELDS.pack(os.getpid(), 0, len(loops), *beats, 0, *names)
+        self._numbers = memoryview(self._memory)[: _HEAD.size + 8 * (MAX_LOOPS + 1)].cast("q")
         self._places = {name: 3 + place for place, name in enumerate(loops)}
         self._lock = threading.Lock()
 
@@ -80,7 +82,9 @@ class Heartbeat:
 
     def end_requests(self, count: int = 1) -> None:
         """The process has answered requests."""
-        self.begin_requests(-count)
+        with self._lock:
+            self._numbers[1] -= count
+            self._numbers[_ENDED] += count
 
     def close(self) -> None:
         """Leave the file, so that a process that has ended by itself is silent, and not forgotten."""
@@ -96,12 +100,14 @@ class Pulse:
     Attributes:
         process: Name of the model instance.
         num_open: Requests that it has accepted and not answered.
+        num_ended: Requests that it has answered so far.
         beats_us: When each loop last beat.
     """
 
     process: str
     pid: int
     num_open: int
+    num_ended: int
     beats_us: Mapping[str, int]
 
     def silent_s(self, now: int) -> tuple[str, float]:
@@ -122,5 +128,7 @@ def read_pulses(folder: Path) -> Iterator[Pulse]:
         pid, num_open, num_loops, *fields = _FIELDS.unpack(content)
         if not 0 < num_loops <= MAX_LOOPS:
             continue
-        names = [name.rstrip(b"\0").decode(errors="replace") for name in fields[MAX_LOOPS:]]
-        yield Pulse(path.name.removeprefix(_PREFIX), pid, num_open, dict(zip(names[:num_loops], fields, strict=False)))
+        beats, num_ended, names = fields[:MAX_LOOPS], fields[MAX_LOOPS], fields[MAX_LOOPS + 1 :]
+        loops = [name.rstrip(b"\0").decode(errors="replace") for name in names[:num_loops]]
+        beats_us = dict(zip(loops, beats, strict=False))
+        yield Pulse(path.name.removeprefix(_PREFIX), pid, num_open, num_ended, beats_us)

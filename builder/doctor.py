@@ -42,6 +42,8 @@ _GOOD_DISK_BYTES = 5 * _GIBIBYTE
 _GOOD_NUM_OPEN_FILES = 4096
 _SAFE_TRITON = (2, 59, 1)
 """The version in NVIDIA's container 25.07."""
+_PROCESSES_OF_THE_MACHINE = "pid:[4026531836]"
+"""The space of process numbers that Linux begins with; containers have others."""
 _PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "tritonclient", "sqlalchemy")
 
 
@@ -71,6 +73,7 @@ def run_checks(home: Path) -> list[Check]:
         check_shared_memory(Path("/dev/shm")),
         check_disk(home),
         check_access(home),
+        check_command_lines(),
         check_registry(home),
         judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         judge_compiler(find_compiler()),
@@ -189,6 +192,26 @@ def check_access(home: Path) -> Check:
     if mode & stat.S_IROTH:
         return Check(name, Status.WARN, f"{found}: every user can read it", f"chmod o-rwx {home}")
     return Check(name, Status.OK, found)
+
+
+def check_command_lines() -> Check:
+    is_contained = os.readlink("/proc/self/ns/pid") != _PROCESSES_OF_THE_MACHINE
+    return judge_command_lines(Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace"), is_contained)
+
+
+def judge_command_lines(mounts: str, is_contained: bool) -> Check:
+    """Warn of command lines that other users can read: a server's has the key of its administrative endpoints."""
+    name = "command lines"
+    mounted = [line.split() for line in mounts.splitlines() if line.split()[1:3] == ["/proc", "proc"]]
+    options = mounted[-1][3].split(",") if mounted else []
+    hiding = [one for one in options if one.startswith("hidepid=") and one not in ("hidepid=0", "hidepid=off")]
+    if hiding:
+        return Check(name, Status.OK, f"hidden from other users: {hiding[0]}")
+    if is_contained:
+        return Check(name, Status.OK, "those of this container")
+    found = "users of this machine can read those of others, and in a server's the key of its administrative endpoints"
+    remedy = "mount -o remount,hidepid=2 /proc, or serve where other users cannot log in: docs/explanation/security.md"
+    return Check(name, Status.WARN, found, remedy)
 
 
 def check_registry(home: Path) -> Check:

@@ -93,6 +93,7 @@ def serve(
             log_path=log_path,
             log_verbose=log.log_verbose,
             max_log_bytes=log.max_bytes,
+            ready_timeout_s=restarts.ready_timeout_s,
             environment={HOME_VARIABLE: str(opened.path), **run.settings.environment},
         )
         with traced(config, trace, on_trace=typer.echo) as config:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
@@ -64,6 +65,9 @@ class RestartOptions:
         str,
         typer.Option(help="How long a server that is to stop may finish what it accepted: 30s, 2m; 0 for not at all."),
     ] = "30s"
+    ready_timeout: Annotated[
+        str, typer.Option(help="How long a server may take until it is ready, before that counts as failed: 10m, 90s.")
+    ] = "10m"
     max_restarts: Annotated[
         int,
         typer.Option(
@@ -76,6 +80,12 @@ class RestartOptions:
     @property
     def drain_s(self) -> float:
         return read_span_s(self.drain, "--drain")
+
+    @property
+    def ready_timeout_s(self) -> float:
+        if not (limit_s := read_span_s(self.ready_timeout, "--ready-timeout")):
+            raise InvalidArgumentError("--ready-timeout: 0 leaves a server no time to load; give one such as 10m")
+        return limit_s
 
 
 @dataclass(frozen=True)

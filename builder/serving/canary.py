@@ -4,7 +4,8 @@ It asks one of the hPLMs that are served, with a deadline, so that it never wait
 reason is as good as an answer, and so is an error of that hPLM alone. After any error of a model it asks another hPLM,
 of another root if there is one, so that one bad hPLM does not speak for all. Where no hPLM exists it asks one that
 cannot exist; then only `hplm_lower` answers, and the heartbeats alone speak for `hplm_upper`. It shows a token of its
-own. A gRPC port with certificates is greeted only, since the canary has none.
+own. A gRPC port with certificates is greeted only, since the canary has none. In mode `triton`, its deadline counts for
+nothing until Triton hands it over.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _DEADLINE_MS = 1000
 _TEXT = "canary\tcanary"
 """With a TAB, since an hPLM may read pairs."""
 _NO_HPLM = "canary"
+_WITHOUT_PROXY = ("grpc.enable_http_proxy", 0)
+"""A proxy of the environment is for other machines; this one it may not reach."""
 FindHplms = Callable[[], Sequence[str]]
 """Returns the IDs of some hPLMs that are served; may fail while the registry is away."""
 
@@ -39,14 +42,22 @@ class NoOutcomeError(Exception):
     """A canary got neither an answer nor an error."""
 
 
+class TooLongError(NoOutcomeError):
+    """A canary got nothing in its time; where Triton queues, it may still wait behind other requests."""
+
+    def __init__(self) -> None:
+        super().__init__(f"none within {_TIMEOUT_S:g} s")
+
+
 @dataclass(frozen=True)
 class _Failing:
-    """A path that has no outcome: since when, how often in a row, and how last."""
+    """A path that has no outcome: since when, how often in a row, how last, and how many other requests had ended."""
 
     since_s: float
     count: int
     error: str
     may_restart: bool
+    num_answered: int
 
 
 class Canary:
@@ -58,15 +69,26 @@ class Canary:
         find_hplms: Called for the first canary, and now and then while the last one asked gets errors.
         token: Shown in place of a tenant's.
         has_tls: Whether the gRPC port has certificates.
+        num_answered: Returns how many requests have ended, where all wait in Triton's queue. While it grows, a canary
+            without an outcome has waited too long, which no restart helps.
     """
 
-    def __init__(self, http_url: str, grpc_url: str, find_hplms: FindHplms, token: str, has_tls: bool) -> None:
+    def __init__(
+        self,
+        http_url: str,
+        grpc_url: str,
+        find_hplms: FindHplms,
+        token: str,
+        has_tls: bool,
+        num_answered: Callable[[], int] = lambda: 0,
+    ) -> None:
         parameters: dict[str, int | str] = {"deadline_ms": _DEADLINE_MS, "tenant_token": token}
         self._paths: dict[str, Callable[[str], Fault | None]] = {
             "HTTP": lambda hplm: _ask_http(http_url, hplm, parameters),
             "gRPC": lambda hplm: _greet_grpc(grpc_url) if has_tls else _ask_grpc(grpc_url, hplm, parameters),
         }
         self._find_hplms = find_hplms
+        self._num_answered = num_answered
         self._found: Sequence[str] = ()
         self._hplm = _NO_HPLM
         self._is_sought = True
@@ -110,7 +132,7 @@ class Canary:
         try:
             fault = self._paths[path](self._wanted())
         except Exception as error:
-            self._note_failure(path, began, str(error) or type(error).__name__, may_restart=True)
+            self._note_failure(path, began, str(error) or type(error).__name__, not self._is_queued(path, error))
             return
         outcome = Outcome.REJECTED if fault is None else fault.outcome
         self._is_sought |= outcome is not Outcome.REJECTED
@@ -123,8 +145,13 @@ class Canary:
         """Count a failure; the time of failures that no restart would help counts for no restart."""
         last = self._failing.get(path)
         if last is None or last.may_restart != may_restart:
-            last = _Failing(began_s, 0, error, may_restart)
-        self._failing[path] = _Failing(last.since_s, last.count + 1, error, may_restart)
+            last = _Failing(began_s, 0, error, may_restart, 0)
+        self._failing[path] = _Failing(last.since_s, last.count + 1, error, may_restart, self._num_answered())
+
+    def _is_queued(self, path: str, error: Exception) -> bool:
+        """Whether a canary waits behind other requests: some have ended since the last one of its path failed."""
+        last = self._failing.get(path)
+        return isinstance(error, TooLongError) and last is not None and self._num_answered() != last.num_answered
 
     def _wanted(self) -> str:
         if self._is_sought:
@@ -157,6 +184,8 @@ def _ask_http(url: str, hplm: str, parameters: Mapping[str, int | str]) -> Fault
         response = connection.getresponse()
         content = response.read()
         return None if response.status == http.HTTPStatus.OK else Fault(str(response.status), _error_in(content))
+    except TimeoutError as error:
+        raise TooLongError from error
     finally:
         connection.close()
 
@@ -180,12 +209,12 @@ def _ask_grpc(url: str, hplm: str, parameters: Mapping[str, int | str]) -> Fault
         tensor = grpc.InferInput(name, [1, 1], "BYTES")
         tensor.set_data_from_numpy(np.array([[value.encode()]], dtype=np.object_))
         inputs.append(tensor)
-    client = grpc.InferenceServerClient(url)
+    client = grpc.InferenceServerClient(url, channel_args=[_WITHOUT_PROXY])
     try:
         client.infer("hplm", inputs, parameters=parameters, client_timeout=_TIMEOUT_S)
     except InferenceServerException as error:
         if error.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED"):
-            raise NoOutcomeError(f"none within {_TIMEOUT_S:g} s") from error
+            raise TooLongError from error
         return Fault(str(error.status()).removeprefix("StatusCode."), error.message())
     finally:
         client.close()

@@ -14,6 +14,8 @@ from builder.serving.tls import Tls
 
 MEBIBYTE = 1 << 20
 MAX_PORT = 65535
+READY_TIMEOUT_S = 600.0
+"""For loading; many roots on a cold disk take minutes."""
 _ADMINISTRATIVE = ("shared-memory", "model-repository", "trace", "logging")
 """Triton's names for groups of endpoints."""
 _ADMIN_HEADER = "hplm-admin-key"
@@ -39,7 +41,7 @@ class ServerConfig:
     max_log_bytes: int = 64 * MEBIBYTE
     """Beyond it the log moves to `<name>.1`, which is as large."""
     log_verbose: int = 0
-    ready_timeout_s: float = 120.0
+    ready_timeout_s: float = READY_TIMEOUT_S
     exit_timeout_s: int = 10
     exit_on_error: bool = True
     http_thread_count: int = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from backends.deadline_batcher import FILE_NAME
-from backends.errors import UnavailableError
+from backends.errors import HplmError, UnavailableError
 from backends.storage import read_errors_are_clear
 from builder.export.model_names import ENSEMBLE, LOWER, UPPER, is_later_stage
 
@@ -57,6 +57,19 @@ class ExportedFiles:
                     with suppress(FileNotFoundError):
                         files[path.relative_to(repository)] = path.read_bytes()
         return cls(tuple(folders), files)
+
+    @property
+    def is_batched_by_triton(self) -> bool:
+        """Whether rows for `hplm_upper` wait in Triton's queue, which knows neither deadlines nor admission.
+
+        A configuration that only Triton can read counts as one of mode `engine`.
+        """
+        from builder.export.config import from_text  # it takes a good part of a second, beside a server that loads
+
+        text = self.files.get(Path(UPPER) / _CONFIGURATION, b"").decode(errors="replace")
+        with suppress(HplmError):
+            return from_text(text).parameters.get("mode") == "triton"
+        return False
 
     def configured(self, configurations: Mapping[str, str]) -> Self:
         """Give models another `config.pbtxt`."""

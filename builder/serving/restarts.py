@@ -17,10 +17,12 @@ _MOST_DOUBLINGS = 5
 
 
 class Restarts:
-    """Counts restarts within the last ten minutes.
+    """Counts restarts within the last ten minutes, and those in a row that brought no server which lived.
+
+    A server may take so long to load that ten minutes hold too few restarts.
 
     Args:
-        most: Restarts within ten minutes; with 0 there are none.
+        most: Restarts within ten minutes, and in a row; with 0 there are none.
         clock: Seconds that only grow.
     """
 
@@ -29,11 +31,15 @@ class Restarts:
         self._clock = clock
         self._at_s: deque[float] = deque()
         self._in_a_row = 0
+        """Short lives."""
+        self._in_vain = 0
+        """Restarts since the last life that was not short."""
         self._ready_s: float | None = None
 
     def note_ready(self) -> None:
-        """The server is ready."""
-        self._ready_s = self._clock()
+        """The server is ready; what is said later of the same one changes nothing."""
+        if self._ready_s is None:
+            self._ready_s = self._clock()
 
     def next_delay_s(self, reason: str) -> float:
         """Count one more restart and return the time to wait before it: after short lives 0, 1, 2, 4 … s.
@@ -44,10 +50,12 @@ class Restarts:
         now = self._clock()
         while self._at_s and now - self._at_s[0] > WINDOW_S:
             self._at_s.popleft()
-        if len(self._at_s) >= self._most:
+        was_short = self._ready_s is None or now - self._ready_s < _SHORT_LIFE_S
+        self._in_vain = self._in_vain if was_short else 0
+        if len(self._at_s) >= self._most or self._in_vain >= self._most:
             raise ServerStartError(self._end(reason))
         self._at_s.append(now)
-        was_short = self._ready_s is None or now - self._ready_s < _SHORT_LIFE_S
+        self._in_vain += 1
         self._in_a_row = self._in_a_row + 1 if was_short else 0
         self._ready_s = None
         if self._in_a_row < 2:
@@ -61,4 +69,7 @@ class Restarts:
     def _end(self, reason: str) -> str:
         if not self._most:
             return reason
-        return f"{reason}; it was restarted {self._most} times within {WINDOW_S / 60:g} minutes and is given up"
+        within = f"{self._most} times within {WINDOW_S / 60:g} minutes"
+        if len(self._at_s) < self._most:
+            within = f"{self._most} times in a row and never lived for {_SHORT_LIFE_S:g} s"
+        return f"{reason}; it was restarted {within} and is given up"

@@ -102,7 +102,8 @@ class Supervisor:
         service: ServiceManager | None = None,
         is_noticed: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._config = replace(config, exported=ExportedFiles.read(config.repository))
+        self._exported = ExportedFiles.read(config.repository)
+        self._config = replace(config, exported=self._exported)
         self._supervision = supervision
         self._find_hplms = find_hplms
         self._stop = stop
@@ -157,13 +158,18 @@ class Supervisor:
     def start(
         self, on_begun: Callable[[], None] = lambda: None, before_each: Callable[[], None] = lambda: None
     ) -> bool:
-        """Start the first server and return once it is ready; false where it is to stop before.
+        """Start the first server and return once requests are answered; false where it is to stop before.
 
         `on_begun` is called once the server's process runs; `before_each` before this and every later one is started.
+
+        Raises:
+            ServerStartError: It does not start, or its requests were not answered, also after too many restarts.
         """
         self._before_each = before_each
         try:
             self._begin(on_begun)
+            while (reason := self._wait_for_failure(lambda: not self._complaints)) is not None:
+                self._replace(reason)
         except _StopRequestedError:
             return False
         self._has_started = True
@@ -178,7 +184,8 @@ class Supervisor:
         """
         try:
             while True:
-                self._replace(self._wait_for_failure())
+                if (reason := self._wait_for_failure()) is not None:
+                    self._replace(reason)
         except _StopRequestedError:
             self._service.stopping()
             self._drain()
@@ -192,22 +199,26 @@ class Supervisor:
         self._config = replace(self._config, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
         self.server.wait_ready(on_poll=self._tick)
         try:
-            self._vital_signs = VitalSigns(self.server.pid, self.server.run_folder)
+            self._vital_signs = signs = VitalSigns(self.server.pid, self.server.run_folder)
         except psutil.NoSuchProcess as error:
             raise ServerStartError("tritonserver ended as soon as it was ready") from error
-        token = Seal.of_watched(self.server.pid, self.server.run_folder).canary_token
-        has_tls = self._config.tls is not None
-        self._canary = Canary(self.server.http_url, self.server.grpc_url, self._find_hplms, token, has_tls)
+        self._canary = self._new_canary(signs)
         began = time.monotonic()
         while not self._canary.wait_for_first(_DRAIN_POLL_S) and time.monotonic() - began < _FIRST_CANARY_S:
             self._tick()
         self._complaints = []
+        self._note(self._look())
         self._phase = None
-        self._restarts.note_ready()
 
-    def _wait_for_failure(self) -> str:
-        """Look at the server until only a restart helps; returns why."""
-        while True:
+    def _new_canary(self, signs: VitalSigns) -> Canary:
+        server, has_tls = self.server, self._config.tls is not None
+        token = Seal.of_watched(server.pid, server.run_folder).canary_token
+        num_answered = signs.num_answered if self._exported.is_batched_by_triton else lambda: 0
+        return Canary(server.http_url, server.grpc_url, self._find_hplms, token, has_tls, num_answered)
+
+    def _wait_for_failure(self, is_enough: Callable[[], bool] = lambda: False) -> str | None:
+        """Look at the server until only a restart helps; returns why, or None where it `is_enough` before."""
+        while not is_enough():
             self._tick()
             if self._is_drain_ordered:
                 self._drain()
@@ -219,6 +230,7 @@ class Supervisor:
                 if complaint.fatal:
                     return complaint.text
             time.sleep(_LOOK_EVERY_S)
+        return None
 
     def _look(self) -> list[Complaint]:
         signs, canary = self._vital_signs, self._canary
@@ -226,9 +238,11 @@ class Supervisor:
 
     def _note(self, complaints: list[Complaint]) -> None:
         was_ready, self._complaints = not self._complaints, complaints
+        if not complaints:
+            self._restarts.note_ready()
         if complaints and was_ready:
             self._report(f"not ready: {complaints[0].text}")
-        elif not complaints and not was_ready:
+        elif not complaints and not was_ready and self._has_started:
             self._report("ready again, by itself")
 
     def _replace(self, reason: str) -> None:
@@ -248,7 +262,8 @@ class Supervisor:
                 break
             except (HplmError, OSError) as error:  # a full disk, say
                 reason = f"the restart failed: {error}"
-        self._report(f"ready again {time.monotonic() - began:.1f} s after that was noticed")
+        if not self._complaints:
+            self._report(f"ready again {time.monotonic() - began:.1f} s after that was noticed")
 
     def _drain(self) -> None:
         """Say that it is not ready, then accept nothing new, then wait until all that was accepted is answered."""

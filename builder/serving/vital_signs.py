@@ -13,6 +13,7 @@ import psutil
 
 from backends.clock import now_us
 from backends.heartbeat import Pulse, read_pulses
+from builder.export.model_names import UPPER
 
 SILENT_S = 1.8
 """A loop that is silent for longer makes the server unready; each beats twice a second at least."""
@@ -55,6 +56,10 @@ class VitalSigns:
     def num_open(self) -> int:
         """Requests that the models have accepted and not answered."""
         return sum(abs(pulse.num_open) for pulse in read_pulses(self._folder))
+
+    def num_answered(self) -> int:
+        """Return how many requests `hplm_upper` has answered so far."""
+        return sum(pulse.num_ended for pulse in read_pulses(self._folder) if pulse.process.startswith(UPPER))
 
     def look(self) -> list[Complaint]:
         """Judge all processes and loops; called often, by the watchdog alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ def test_what_is_written_is_read(folder: Path) -> None:
     heartbeat.begin_requests(3)
     heartbeat.end_requests()
     read = pulse(folder)
-    assert (read.process, read.pid, read.num_open) == ("upper_0_0", os.getpid(), 2)
+    assert (read.process, read.pid, read.num_open, read.num_ended) == ("upper_0_0", os.getpid(), 2, 1)
     assert read.beats_us["run"] > read.beats_us["stage"]
     loop_name, silent_s = read.silent_s(before + 5_000_000)
     assert loop_name == "stage" and silent_s == pytest.approx((before + 5_000_000 - read.beats_us["stage"]) / 1e6)
@@ -82,6 +83,22 @@ def test_a_process_that_is_made_anew_does_not_go_on_with_the_old_file(folder: Pa
     assert pulse(folder).num_open == 0
     old.close()
     new.close()
+
+
+def test_a_file_of_an_earlier_release_is_read(folder: Path) -> None:
+    """It has room for a fourth loop; and that release reads those of this one."""
+    earlier = struct.Struct("=3q4q16s16s16s16s")
+    written = earlier.pack(7, 2, 3, 5, 6, 7, 0, b"stage", b"run", b"answer", b"")
+    (folder / "hplm-heartbeat-upper").write_bytes(written)
+    assert pulse(folder) == Pulse("upper", 7, 2, 0, {"stage": 5, "run": 6, "answer": 7})
+    heartbeat = Heartbeat("upper", LOOPS)
+    heartbeat.begin_requests(2)
+    pid, num_open, num_loops, *_, first, second, third, _ = earlier.unpack(
+        (folder / "hplm-heartbeat-upper").read_bytes()
+    )
+    assert (pid, num_open, num_loops) == (os.getpid(), 2, 3)
+    assert [name.rstrip(b"\0").decode() for name in (first, second, third)] == list(LOOPS)
+    heartbeat.close()
 
 
 def test_unfinished_files_and_no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,29 @@
-"""What the canary takes for an outcome of a gRPC port with certificates: any word, but neither silence nor nobody."""
+"""What the canary takes for an outcome, and which missing ones a restart may help."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import grpc
 import pytest
+from tritonclient.grpc.service_pb2_grpc import (
+    GRPCInferenceServiceServicer,
+    add_GRPCInferenceServiceServicer_to_server,
+)
 
 from builder.serving import canary
+from builder.serving.canary import TooLongError
 from certificates import Authority
-
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+from waiting import wait_until
 
 
 @contextlib.contextmanager
@@ -40,6 +47,7 @@ def listening(context: ssl.SSLContext | None) -> Iterator[str]:
             each.close()
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 @pytest.mark.parametrize("wants_certificates", [False, True])
 def test_a_port_that_speaks_is_alive(tmp_path: Path, wants_certificates: bool) -> None:
     authority = Authority(tmp_path)
@@ -58,3 +66,52 @@ def test_a_silent_port_and_none_are_no_outcome(monkeypatch: pytest.MonkeyPatch) 
         canary._greet_grpc(url)
     with pytest.raises(ConnectionRefusedError):
         canary._greet_grpc(url)
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a company's proxy the watchdog would replace a healthy server."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_GRPCInferenceServiceServicer_to_server(GRPCInferenceServiceServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        fault = canary._ask_grpc(f"127.0.0.1:{port}", "acme/topic", {})
+        assert fault is not None and fault.status == "UNIMPLEMENTED", fault
+    finally:
+        server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("error", "others_end", "is_fatal"),
+    [(TooLongError(), True, False), (TooLongError(), False, True), (ConnectionRefusedError("refused"), True, True)],
+    ids=["waits behind others", "nothing ends", "nothing listens"],
+)
+def test_no_outcome_is_fatal_unless_the_canary_waits_in_tritons_queue(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, others_end: bool, is_fatal: bool
+) -> None:
+    attempts: list[str] = []
+
+    def ask(url: str, *_: object) -> None:
+        attempts.append(url)
+        raise error
+
+    monkeypatch.setattr(canary, "_ask_http", ask)
+    monkeypatch.setattr(canary, "_ask_grpc", ask)
+    monkeypatch.setattr(canary, "_EVERY_S", 0.01)
+    monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.0)
+    answered = itertools.count()
+    watching = canary.Canary("http", "grpc", list, "", False, lambda: next(answered) if others_end else 7)
+    wait_until(lambda: len(attempts) >= 8)
+    watching.close()
+    found = watching.complaints()
+    assert [each.text for each in found] == [f"no answer over {path}: {error}" for path in ("HTTP", "gRPC")]
+    assert {each.fatal for each in found} == {is_fatal}
+
+
+def test_http_that_is_silent_is_a_canary_that_waits_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "_TIMEOUT_S", 0.2)
+    with listening(None) as url, pytest.raises(TooLongError, match=r"none within 0\.2 s"):
+        canary._ask_http(url, "acme/topic", {})

@@ -21,7 +21,7 @@ def checks(tmp_path_factory) -> list[Check]:
 
 def test_this_machine_can_serve(checks):
     assert not has_failure(checks), [check for check in checks if check.status is Status.FAIL]
-    assert len({check.name for check in checks}) == len(checks) == 13
+    assert len({check.name for check in checks}) == len(checks) == 14
 
 
 def test_everything_but_ok_comes_with_a_remedy(checks):
@@ -129,3 +129,20 @@ def test_a_home_that_others_can_read_or_change_is_told(tmp_path: Path, mode: int
     home.mkdir()
     home.chmod(mode)
     assert doctor.check_access(home).status == status
+
+
+@pytest.mark.parametrize(
+    ("options", "is_contained", "status"),
+    [
+        ("rw,nosuid,relatime", False, "warn"),
+        ("rw,hidepid=0", False, "warn"),
+        ("rw,hidepid=invisible", False, "ok"),
+        ("rw,gid=4,hidepid=2", False, "ok"),
+        ("rw", True, "ok"),
+    ],
+)
+def test_command_lines_that_other_users_can_read_are_told(options: str, is_contained: bool, status: str) -> None:
+    mounts = f"sysfs /sys sysfs rw 0 0\nproc /proc proc {options} 0 0\nproc /jail/proc proc rw,hidepid=2 0 0\n"
+    check = doctor.judge_command_lines(mounts, is_contained)
+    assert check.status == status
+    assert ("hidepid=2" in check.remedy) == (status == "warn")

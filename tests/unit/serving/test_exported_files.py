@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -100,3 +101,13 @@ def test_what_was_exported_needs_no_repository_any_more(tmp_path: Path) -> None:
 
 def test_of_no_repository_there_is_nothing(tmp_path: Path) -> None:
     assert ExportedFiles.read(tmp_path / "none") == ExportedFiles((), {})
+
+
+@pytest.mark.parametrize("mode", ["engine", "triton"])
+def test_it_tells_who_batches(tmp_path: Path, mode: Literal["engine", "triton"]) -> None:
+    repository = tmp_path / "repository"
+    render_repository(repository, ExportSettings(mode=mode, takes_plugin=False))
+    exported = ExportedFiles.read(repository)
+    assert exported.is_batched_by_triton == (mode == "triton")
+    assert not exported.configured({"hplm_upper": "of a newer Triton { } }"}).is_batched_by_triton
+    assert not ExportedFiles.read(tmp_path / "nothing").is_batched_by_triton

@@ -47,6 +47,23 @@ def test_the_sixth_within_ten_minutes_is_an_error() -> None:
     assert restarts.next_delay_s("it died") == 0, "the first one is longer ago"
 
 
+def test_servers_that_never_live_are_given_up_however_long_they_take_to_start() -> None:
+    """Ten minutes hold one of them only."""
+    clock = Clock()
+    restarts = Restarts(clock=clock)
+    for _ in range(5):
+        clock.now_s += 620
+        restarts.next_delay_s("the restart failed")
+    clock.now_s += 620
+    with pytest.raises(ServerStartError, match="restarted 5 times in a row and never lived for 3 s and is given up"):
+        restarts.next_delay_s("the restart failed")
+    restarts.note_ready()
+    clock.now_s += 2
+    restarts.note_ready()
+    clock.now_s += 2
+    assert restarts.next_delay_s("it died") == 0, "it has lived, since it was ready first"
+
+
 def test_without_restarts_the_reason_is_the_error() -> None:
     with pytest.raises(ServerStartError, match=r"^tritonserver died$"):
         Restarts(most=0).next_delay_s("tritonserver died")

@@ -105,6 +105,20 @@ def test_a_silent_loop_is_unready_first_and_hangs_later(
     beating.close()
 
 
+def test_requests_that_the_upper_model_has_answered_are_counted(
+    server: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    upper, lower = Heartbeat("hplm_upper_0_0", ("run",)), Heartbeat("hplm_lower_0_0", ("encode",))
+    signs = VitalSigns(server.pid, tmp_path)
+    for model in (upper, lower):
+        model.begin_requests(5)
+        model.end_requests(3)
+    assert (signs.num_answered(), signs.num_open) == (3, 4)
+    upper.close()
+    lower.close()
+
+
 def test_a_watchdog_that_was_suspended_gives_everybody_time(
     server: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
