@@ -17,15 +17,15 @@ from builder.construct.students.make import make_students
 from builder.importing.hplms import import_hplm
 from builder.levels.exit_layers import as_layers
 from builder.levels.material import LabelledFiles, UnlabelledFile
-from builder.levels.plan import LadderPlan, plan_creation, plan_update
-from builder.levels.selecting import Selecting, select_ladder
-from builder.levels.served_stack import served_stack
+from builder.levels.plan import LadderPlan, Outcome, plan_creation, plan_update
+from builder.levels.selecting import Selecting, Selection, select_ladder
+from builder.levels.served_stack import served_stack, warning_of_missing
 from builder.levels.target import Target
 from builder.manager.archives import unpack
 from builder.manager.job_context import JobContext
 from builder.manager.naming import replacing_path_in_errors
 from builder.manager.pulse import JobCancelledError
-from builder.manager.targets import WITHOUT_LADDER, WITHOUT_STUDENTS
+from builder.manager.targets import WARNINGS, WITHOUT_LADDER, WITHOUT_STUDENTS
 from builder.requests.domains import CreateDomain, UpdateDomain
 from builder.requests.hplms import CreateHplm, ImportHplm, SelectHplm, UpdateHplm
 from builder.requests.students import AddStudents, MakeStudents
@@ -95,7 +95,15 @@ def _with_ladder(ctx: JobContext, plan: LadderPlan, entry: HplmEntry) -> dict[st
         outcome = plan.select(ctx.home, ctx.registry, entry, ctx.report)
     except JobCancelledError:
         return {WITHOUT_LADDER: f"the job was cancelled after version {entry.version} was live; hplm.select makes one"}
-    return {} if outcome.reason is None else {WITHOUT_LADDER: outcome.reason}
+    return _selected(ctx, outcome)
+
+
+def _selected(ctx: JobContext, outcome: Outcome | Selection) -> dict[str, Any]:
+    """Say why there is no ladder, and what may not hold of one."""
+    without = {} if outcome.reason is None else {WITHOUT_LADDER: outcome.reason}
+    missing = warning_of_missing(ctx.home)
+    warnings = [*outcome.warnings, *([] if missing is None or without else [missing])]
+    return without | ({WARNINGS: warnings} if warnings else {})
 
 
 def _select(ctx: JobContext, request: SelectHplm) -> dict[str, Any]:
@@ -109,7 +117,7 @@ def _select(ctx: JobContext, request: SelectHplm) -> dict[str, Any]:
     target = Target.requested(request, Target.of_version(ctx.registry.hplm(request.id).metrics))
     selecting = Selecting(request.id, files, target, as_layers(request.after))
     found = select_ladder(ctx.home, ctx.registry, selecting, served_stack(ctx.home), ctx.report)
-    return {} if found.reason is None else {WITHOUT_LADDER: found.reason}
+    return _selected(ctx, found)
 
 
 def _import(ctx: JobContext, request: ImportHplm) -> dict[str, Any]:
@@ -119,5 +127,6 @@ def _import(ctx: JobContext, request: ImportHplm) -> dict[str, Any]:
         folder = Path(temporary)
         with replacing_path_in_errors(folder, "the adapter"):
             content = unpack(request.adapter, folder)
-            entry = import_hplm(ctx.home, ctx.registry, request.with_files({request.adapter: content}), ctx.report)
+            unpacked = request.with_files({request.adapter: content})
+            entry = import_hplm(ctx.home, ctx.registry, unpacked, ctx.report, is_uploaded=True)
     return _dropped_students(before, entry) | _dropped_ladder(before, entry)

@@ -53,11 +53,17 @@ class Failure(BaseModel, frozen=True):
 
 
 class Worker(BaseModel, frozen=True):
-    """The process of an attempt, distinguished from a later one with the same number by its start time."""
+    """The process of an attempt, distinguished from a later one with the same number.
+
+    `created_s` is by the wall clock, which may be set later. `machine` and `start_ticks` are those of a `ProcessId`;
+    records of earlier releases lack them.
+    """
 
     host: str
     pid: int
     created_s: float
+    machine: str | None = None
+    start_ticks: int | None = None
 
 
 class Job(JobSpec, frozen=True, from_attributes=True):

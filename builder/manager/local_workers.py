@@ -1,6 +1,7 @@
 """Attempts as processes of this machine: each its own process group, so that nothing of it stays behind.
 
-They are not tied to the manager. One that is started again finds them by process number and start time.
+They are not tied to the manager. One that is started again finds them by process number and start, in ticks of the
+machine: the wall clock may be set while they work.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import psutil
 
 from backends.home import Home
+from backends.process_id import ProcessId
 from backends.storage import disk_full_is_an_error
 from builder.manager.job_log import log_path
 from builder.manager.jobs import Job, Worker
@@ -93,12 +95,18 @@ def _in_words(status: int) -> str:
 
 def _found(worker: Worker) -> psutil.Process | None:
     """The living process, and no later one that was given the same number."""
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
         process = psutil.Process(worker.pid)
-        is_same = abs(process.create_time() - worker.created_s) < _SAME_START_S
-        if is_same and process.status() != psutil.STATUS_ZOMBIE:
+        if _is_same(process, worker) and process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
+
+
+def _is_same(process: psutil.Process, worker: Worker) -> bool:
+    """Compare the starts; a record of an earlier release has that by the wall clock only."""
+    if worker.machine is None or worker.start_ticks is None:
+        return bool(abs(process.create_time() - worker.created_s) < _SAME_START_S)
+    return ProcessId.of(worker.pid) == ProcessId(worker.machine, worker.pid, worker.start_ticks)
 
 
 def _kill_group(pid: int) -> None:

@@ -13,6 +13,7 @@ from builder.manager.store import JobStore
 _DAY_S = 86_400.0
 _RUNNING_RETRY_MS = 10_000
 """Nothing tells when a job ends; so often a caller may ask."""
+_UPLOAD_RETRY_MS = 1_000
 
 
 class QuotaError(HplmError):
@@ -63,3 +64,8 @@ def uploads_full(kept_bytes: int, most_bytes: int) -> QuotaError:
         f"this tenant keeps {kept_bytes:,} bytes of uploads, and may keep {most_bytes:,} (quota upload_bytes); "
         "delete some that no job needs"
     )
+
+
+def uploads_open(count: int) -> QuotaError:
+    message = f"{count} uploads of this tenant are under way, as many as may be; send this one when one has ended"
+    return QuotaError(message, _UPLOAD_RETRY_MS)

@@ -140,8 +140,11 @@ class JobStore:
                 return None
             return Job.model_validate(session.get_one(JobRow, job_id, populate_existing=True))
 
-    def requeue(self, job: Job, interruption: str) -> None:
-        """Let a job whose worker died go on with its next attempt; one that was to be cancelled is."""
+    def requeue(self, job: Job, interruption: str, counts: bool = True) -> None:
+        """Let a job whose worker is gone go on with its next attempt; one that was to be cancelled is.
+
+        An attempt that never began does not count.
+        """
         is_cancelled = JobRow.cancel_requested_s.is_not(None)
         self._while_running(
             job.id,
@@ -149,6 +152,7 @@ class JobStore:
             state=case((is_cancelled, JobState.CANCELLED), else_=JobState.QUEUED),
             finished_s=case((is_cancelled, time.time()), else_=None),
             interruption=interruption,
+            attempt=job.attempt if counts else job.attempt - 1,
         )
 
     def finished(self, before_s: float, but_last: int) -> list[int]:
@@ -193,7 +197,7 @@ class JobStore:
 
     # --- inside ---
 
-    def _while_running(self, job_id: int, attempt: int, **values: Any) -> bool:
+    def _while_running(self, job_id: int, attempt: int, /, **values: Any) -> bool:
         same = (JobRow.id == job_id, JobRow.attempt == attempt, JobRow.state == JobState.RUNNING)
         with self._session() as session:
             return _changed(session, update(JobRow).where(*same).values(values))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,11 +23,17 @@ from builder.requests.jobs import stored_request
 from builder.requests.targets import Target
 
 LOGGER = logging.getLogger(__name__)
+_QUICK_AT_ONCE = 4
+"""Jobs of moments that run at once: each is a process, and deletions may come by the thousand."""
+_START_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`workers` jobs run at once; a job is tried `attempts` times; a cancelled one has `grace_s` to stop by itself."""
+    """`workers` jobs run at once, beside those of moments; a job is tried `attempts` times.
+
+    A cancelled one has `grace_s` to stop by itself.
+    """
 
     workers: int = 1
     attempts: int = 3
@@ -48,6 +55,9 @@ class Supervisor:
         self._limits = limits
         self._watched: dict[int, Job] = {}
         self._asked_to_stop = Unchanged()
+        self._may_start_s = 0.0
+        self._not_started: int | None = None
+        """The last job whose worker could not be started."""
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -137,13 +147,13 @@ class Supervisor:
         return has_landed(job.kind, before, RegistryStamp.of(target, self._registry))
 
     def _start_waiting(self, unfinished: Sequence[Job]) -> None:
-        busy = sum(job.state is JobState.RUNNING and job.kind not in QUICK for job in unfinished)
-        for job in ready(unfinished):
-            if job.kind not in QUICK:
-                if busy >= self._limits.workers:
-                    continue
-                busy += 1
-            self._start(job)
+        running = [job.kind in QUICK for job in unfinished if job.state is JobState.RUNNING]
+        free = {True: _QUICK_AT_ONCE - running.count(True), False: self._limits.workers - running.count(False)}
+        for job in sorted(ready(unfinished), key=lambda job: job.id == self._not_started):
+            is_quick = job.kind in QUICK
+            if free[is_quick] > 0 and time.monotonic() >= self._may_start_s:
+                free[is_quick] -= 1
+                self._start(job)
 
     def _start(self, job: Job) -> None:
         claimed = self._store.claim(job.id)
@@ -155,4 +165,14 @@ class Supervisor:
         except InvalidArgumentError as error:
             self._store.finish(claimed, JobState.FAILED, failure=failure_of(error))
         except (HplmError, OSError) as error:
-            self._settle(claimed, f"worker could not be started: {error}")
+            self._start_later(claimed, f"worker could not be started: {error}")
+
+    def _start_later(self, job: Job, reason: str) -> None:
+        """Queue a job again whose worker could not be started: for want of memory, processes or disk, as a rule.
+
+        The others would not start either; where only this one does not, it comes after them next time.
+        """
+        self._not_started = job.id
+        self._may_start_s = time.monotonic() + _START_PAUSE_S
+        LOGGER.warning("job %d: %s; nothing is started for %g s", job.id, reason, _START_PAUSE_S)
+        self._store.requeue(job, reason, counts=False)

@@ -15,6 +15,7 @@ _PUBLISHING = frozenset(
 )
 _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hplm.delete"})
 WITHOUT_LADDER = "without_ladder"
+WARNINGS = "warnings"
 """The field of a job's result that says why an hPLM with a declared target has no ladder."""
 WITHOUT_STUDENTS = "without_students"
 """The field of a job's result that says why students cannot answer, where this version or the one before had some."""

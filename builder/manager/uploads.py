@@ -27,6 +27,7 @@ from backends.home import Home
 from backends.storage import disk_full_is_an_error, publishing, read_json, write_json
 from builder.manager.archives import MAX_ARCHIVE_BYTES
 from builder.manager.naming import replacing_path_in_errors
+from builder.manager.open_uploads import OpenUpload, OpenUploads
 from builder.manager.quotas import no_room_for, uploads_full
 from builder.manager.unchanged import Unchanged
 from builder.requests.base import UploadKind
@@ -76,6 +77,7 @@ class Uploads:
         self._idle = idle or Unchanged()
         self._quota_of = quota_of
         self._keeping = threading.Lock()
+        self._open = OpenUploads()
 
     def sweep(self, idle_s: float = 0.0) -> None:
         """Remove the remains of unfinished uploads and deletions that were not written to for `idle_s`.
@@ -93,16 +95,24 @@ class Uploads:
 
     @contextmanager
     def receiving(self, kind: UploadKind, name: str, tenant: str | None = None) -> Iterator[Incoming]:
-        """A file to write an upload into; it is gone afterwards unless it was kept."""
+        """A file to write an upload into; it is gone afterwards unless it was kept.
+
+        To begin reads the manifests of all uploads where the tenant has a quota.
+
+        Raises:
+            QuotaError: The tenant keeps as much as it may, or has as many uploads under way.
+            UnavailableError: As many are under way as may be.
+        """
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise InvalidArgumentError(f"file name {shown(name)} is not allowed: no slashes, at most 200 characters")
-        room_bytes = self.room_bytes(tenant)
         path = self.folder / f"{_INCOMING_PREFIX}{secrets.token_hex(8)}"
-        with disk_full_is_an_error(Path(name)):
+        with self._open.one(tenant) as opened, disk_full_is_an_error(Path(name)):
+            with self._keeping:  # what is kept from now on lessens this room
+                opened.room_bytes = self.room_bytes(tenant)
             self.folder.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 try:
-                    yield Incoming(self, kind, name, path, file, tenant, room_bytes)
+                    yield Incoming(self, self._open, opened, kind, name, path, file)
                 finally:
                     path.unlink(missing_ok=True)
 
@@ -120,13 +130,17 @@ class Uploads:
             raise uploads_full(kept_bytes, most_bytes)
         return most_bytes - kept_bytes
 
-    def keep(self, upload: Upload, path: Path) -> Upload:
+    def keep(self, upload: Upload, path: Path, opened: OpenUpload) -> Upload:
         """Publish a checked file; one that is there already stays as it is."""
         target = self.folder / upload.id
         with self._keeping:
-            if not target.exists():
+            is_new = not target.exists()
+            if is_new:
                 self._require_room(upload)
-            return self._publish(upload, path, target)
+            kept = self._publish(upload, path, target)
+            if is_new:
+                self._open.note_kept(opened)
+            return kept
 
     def _require_room(self, upload: Upload) -> None:
         """Check the quota again: other uploads of the tenant may have ended meanwhile."""
@@ -183,25 +197,36 @@ class Incoming:
     def __init__(
         self,
         uploads: Uploads,
+        all_open: OpenUploads,
+        opened: OpenUpload,
         kind: UploadKind,
         name: str,
         path: Path,
         file: BinaryIO,
-        tenant: str | None = None,
-        room_bytes: int | None = None,
     ) -> None:
         self._uploads = uploads
+        self._all_open = all_open
+        self._opened = opened
         self._kind = kind
         self._name = name
         self._path = path
         self._file = file
-        self._tenant = tenant
-        self._room_bytes = room_bytes
         self._digest = hashlib.sha256()
-        self._size_bytes = 0
 
     def expect(self, size_bytes: int) -> None:
         """Reject a size that is announced before anything is sent; what is sent is counted all the same."""
+        self._require_allowed(size_bytes)
+        self._all_open.require_room(self._opened, size_bytes, self._name)
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next piece, if the tenant's uploads under way have room for it."""
+        size_bytes = self._opened.size_bytes + len(chunk)
+        self._require_allowed(size_bytes)
+        self._all_open.grow(self._opened, size_bytes, self._name)
+        self._digest.update(chunk)
+        self._file.write(chunk)
+
+    def _require_allowed(self, size_bytes: int) -> None:
         if self._kind is UploadKind.ADAPTER and size_bytes > MAX_ARCHIVE_BYTES:
             raise UploadTooLargeError(
                 f"{self._name} is larger than {MAX_ARCHIVE_BYTES >> 20} MiB, the most for an adapter"
@@ -212,25 +237,16 @@ class Incoming:
                 "manager takes (hplm manager --max-upload-mb)"
             )
 
-        if self._room_bytes is not None and size_bytes > self._room_bytes:
-            raise no_room_for(self._name, self._room_bytes)
-
-    def write(self, chunk: bytes) -> None:
-        self._size_bytes += len(chunk)
-        self.expect(self._size_bytes)
-        self._digest.update(chunk)
-        self._file.write(chunk)
-
     def keep(self, check: Callable[[Path], str]) -> Upload:
         """Keep the file if it passes its check, which sums it up; messages about it name it as the user does."""
         self._file.flush()
         with replacing_path_in_errors(self._path, self._name):
             summary = check(self._path)
         sha256 = self._digest.hexdigest()
-        named = sha256 if self._tenant is None else hashlib.sha256(f"{self._tenant}/{sha256}".encode()).hexdigest()
-        size_bytes, now = self._size_bytes, time.time()
-        upload = Upload(f"{self._kind}-{named}", self._kind, self._name, size_bytes, sha256, summary, now, self._tenant)
-        return self._uploads.keep(upload, self._path)
+        tenant, size_bytes, now = self._opened.tenant, self._opened.size_bytes, time.time()
+        named = sha256 if tenant is None else hashlib.sha256(f"{tenant}/{sha256}".encode()).hexdigest()
+        upload = Upload(f"{self._kind}-{named}", self._kind, self._name, size_bytes, sha256, summary, now, tenant)
+        return self._uploads.keep(upload, self._path, self._opened)
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -20,6 +20,7 @@ import psutil
 
 from backends.errors import HplmError, LockedError, StorageFullError, UnavailableError
 from backends.home import Home
+from backends.process_id import ProcessId
 from backends.registry.audit import acting_as
 from backends.registry.registry import Registry
 from builder.executors.mapping import ParallelMap
@@ -107,10 +108,20 @@ def _run_unlocked(context: JobContext, job: Job, request: JobRequest) -> dict[st
 
 def _begin(store: JobStore, registry: Registry, job_id: int, attempt: int) -> Job | None:
     request = stored_request(store.job(job_id).request)
-    me = psutil.Process()
-    worker = Worker(host=socket.gethostname(), pid=me.pid, created_s=me.create_time())
-    LOGGER.info("attempt %d of job %d begins in process %d on %s", attempt, job_id, me.pid, worker.host)
+    worker = _this_process()
+    LOGGER.info("attempt %d of job %d begins in process %d on %s", attempt, job_id, worker.pid, worker.host)
     return store.begin(job_id, attempt, worker, _stamp(request, registry))
+
+
+def _this_process() -> Worker:
+    me = ProcessId.own()
+    return Worker(
+        host=socket.gethostname(),
+        pid=me.number,
+        created_s=psutil.Process().create_time(),
+        machine=me.machine,
+        start_ticks=me.start_ticks,
+    )
 
 
 def _stamp(request: JobRequest, registry: Registry) -> str:

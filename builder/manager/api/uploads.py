@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from backends.errors import InvalidArgumentError
+from backends.errors import InvalidArgumentError, UnavailableError
 from builder.manager.api.access import Builder, ManagerOf, Reader
 from builder.manager.api.errors import answers
 from builder.manager.api.views import UploadList, UploadView
@@ -24,6 +24,7 @@ from builder.requests.base import UploadKind
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 _DISCARDED_BYTES = 64 << 20
 _DISCARD_S = 2.0
+_IDLE_S = 60.0
 _BINARY_BODY = {
     "requestBody": {
         "required": True,
@@ -60,13 +61,14 @@ async def upload(
     """
     if request.headers.get("content-type", "").startswith("multipart/"):
         raise InvalidArgumentError("send the file itself as the body (curl -T FILE), not a form")
-    chunks = request.stream()
-    with manager.uploads.receiving(kind, name, caller.tenant) as incoming:
+    chunks, receiving = request.stream(), manager.uploads.receiving(kind, name, caller.tenant)
+    with contextlib.ExitStack() as open_upload:
         try:
+            incoming = await run_in_threadpool(open_upload.enter_context, receiving)  # it may read many files
             incoming.expect(_announced_bytes(request))
-            async for chunk in chunks:
+            async for chunk in _flowing(chunks, name):
                 await run_in_threadpool(incoming.write, chunk)
-        except (UploadTooLargeError, QuotaError):
+        except (UploadTooLargeError, QuotaError, UnavailableError):
             if request.headers.get("expect", "").lower() != "100-continue":  # such a client has sent nothing yet
                 await _discard(chunks)
             raise
@@ -76,6 +78,23 @@ async def upload(
 def _announced_bytes(request: Request) -> int:
     announced = request.headers.get("content-length", "")
     return int(announced) if announced.isdecimal() else 0
+
+
+async def _flowing(chunks: AsyncIterator[bytes], name: str) -> AsyncIterator[bytes]:
+    """Yield what comes; a sender that has vanished must not take the place of an upload for ever.
+
+    Raises:
+        InvalidArgumentError: Nothing has come for a minute.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(_IDLE_S):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise InvalidArgumentError(f"nothing of {name} has come for {_IDLE_S:g} s; send it again") from error
+        yield chunk
 
 
 async def _discard(chunks: AsyncIterator[bytes]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from backends.home import Home
+from backends.process_id import ProcessId
 from builder.manager.jobs import Job, JobState, Worker
 from builder.manager.local_workers import LocalWorkers
 from builder.manager.unchanged import Unchanged
@@ -61,3 +62,19 @@ def test_a_worker_is_said_to_have_died_unseen_only_if_it_did(tmp_path: Path) -> 
     process.wait()
     assert took_over.ending(job) == "worker was killed"
     assert came_later.ending(job) == "worker was killed while no manager was there"
+
+
+def test_a_worker_lives_on_when_the_clock_is_set(tmp_path: Path) -> None:
+    """Two managers later its start by the wall clock seems to be another; its start in ticks does not."""
+    me = ProcessId.own()
+    job, workers = running(psutil.Process()), LocalWorkers(Home(tmp_path), processes=1, niceness=0)
+    assert job.worker is not None
+    an_hour_off = job.worker.model_copy(update={"created_s": job.worker.created_s + 3600})
+    known = an_hour_off.model_copy(update={"machine": me.machine, "start_ticks": me.start_ticks})
+    assert workers.ending(job.model_copy(update={"worker": known})) is None
+    for change in ({"start_ticks": me.start_ticks + 1}, {"machine": "another start/pid:[1]"}):
+        reused = known.model_copy(update={"created_s": job.worker.created_s, **change})
+        assert workers.ending(job.model_copy(update={"worker": reused})) == "worker was killed"
+    came_later = LocalWorkers(Home(tmp_path), processes=1, niceness=0)
+    assert came_later.ending(job) is None, "a record of an earlier release has no ticks"
+    assert came_later.ending(job.model_copy(update={"worker": an_hour_off})) == "worker was killed"

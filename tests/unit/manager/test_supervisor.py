@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from backends.errors import InvalidArgumentError, StorageFullError
 from backends.home import Home
 from backends.registry.registry import Registry
+from builder.manager import supervisor
 from builder.manager.jobs import Job, JobSpec, JobState, Worker
 from builder.manager.store import JobStore
 from builder.manager.supervisor import Limits, Supervisor
@@ -90,6 +94,22 @@ def test_workers_are_limited_and_targets_are_not_shared(tiny_home: Home) -> None
     assert {on.state(third), on.state(waiting)} == {JobState.QUEUED}
 
 
+def test_jobs_of_moments_are_a_few_at_once_and_keep_their_order(tiny_home: Home) -> None:
+    """Each is a process of its own."""
+    on = bench(tiny_home)
+    jobs = [on.submit("hplm.delete", f"acme/h{number}") for number in range(9)]
+    on.supervisor.look()
+    on.supervisor.look()
+    assert [job for job, _ in on.workers.started] == jobs[:4]
+    for job in (jobs[2], jobs[3]):
+        assert on.store.finish(on.store.job(job), JobState.DONE)
+    on.supervisor.look()
+    assert [job for job, _ in on.workers.started] == jobs[:6]
+    tuning = on.submit("hplm.update", "globex/topic")
+    on.supervisor.look()
+    assert [job for job, _ in on.workers.started] == [*jobs[:6], tuning], "it has a worker of its own"
+
+
 def test_a_worker_that_does_not_stop_is_killed_after_the_grace(tiny_home: Home) -> None:
     on = bench(tiny_home, grace_s=0)
     job = on.submit("hplm.update", "acme/topic")
@@ -168,15 +188,38 @@ def test_a_job_that_cannot_be_looked_after_keeps_nobody_waiting(tiny_home: Home)
     assert workers.started[-1] == (second, 1)
 
 
-def test_a_worker_that_cannot_be_started_is_an_attempt(tiny_home: Home) -> None:
-    on = bench(tiny_home, attempts=2)
+def test_a_worker_that_cannot_be_started_is_no_attempt(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that is full for minutes must not fail the whole queue."""
+    on = bench(tiny_home, attempts=2, workers=2)
     on.workers.is_full = True
-    job = on.submit("hplm.update", "acme/topic")
-    for _ in range(3):
+    first, second = on.submit("hplm.update", "acme/topic"), on.submit("hplm.update", "acme/mood")
+    for _ in range(5):
         on.supervisor.look()
-    failure = on.store.job(job).failure
-    assert failure is not None
-    assert failure.message == "worker could not be started: no space left (attempt 2 of 2)"
+    waiting = on.store.job(first)
+    assert (waiting.state, waiting.attempt) == (JobState.QUEUED, 0)
+    assert waiting.interruption == "worker could not be started: no space left"
+    assert on.store.job(second).interruption is None, "nothing else is started meanwhile"
+    assert len([record for record in caplog.records if record.name == supervisor.__name__]) == 1
+    now_s = time.monotonic()
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now_s + 60)
+    on.workers.is_full = False
+    on.supervisor.look()
+    assert on.workers.started == [(second, 1), (first, 1)], "it may be its own fault, and keeps no other waiting"
+
+
+def test_a_job_whose_worker_cannot_be_started_may_be_cancelled(tiny_home: Home) -> None:
+    class Full(Scripted):
+        def start(self, job: Job) -> None:
+            on.store.request_cancel(job.id)
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    store = JobStore.open(tiny_home)
+    on = Bench(store, workers := Full(), Supervisor(store, Registry.open(tiny_home), workers, Limits()))
+    job = on.submit("hplm.update", "acme/topic")
+    on.supervisor.look()
+    assert on.state(job) is JobState.CANCELLED
 
 
 def test_a_job_that_can_never_be_started_is_not_tried_again(tiny_home: Home) -> None:

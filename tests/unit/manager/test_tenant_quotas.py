@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from backends.errors import InvalidArgumentError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.tokens import Role
-from builder.manager import admission
+from builder.manager import admission, open_uploads
+from builder.manager.api import uploads as routes
 from builder.manager.api.app import create_app
+from builder.manager.open_uploads import MOST_OPEN_OF_TENANT
 from builder.manager.quotas import QuotaError
 from builder.manager.service import ManagerConfig, opened_manager
 from builder.manager.upload_checks import CHECKS
-from builder.manager.uploads import Uploads
+from builder.manager.uploads import Upload, Uploads
 from builder.requests.base import UploadKind
 
 EXAMPLES = b'{"text": "yes", "label": "a"}\n{"text": "no", "label": "b"}\n'
@@ -105,6 +110,87 @@ def _sent(send: Any, number: int) -> bool:
         return bool(send(number))
     except QuotaError:  # the quota was full before it began
         return False
+
+
+def test_uploads_under_way_share_what_the_quota_leaves(tmp_path: Path) -> None:
+    uploads = Uploads(Home(tmp_path), max_bytes=1000, quota_of=lambda _: 100)
+    with ExitStack() as under_way:
+        one, two, others = (
+            under_way.enter_context(uploads.receiving(UploadKind.TASK, name, tenant))
+            for name, tenant in (("one", "acme"), ("two", "acme"), ("others", "globex"))
+        )
+        one.write(b"x" * 59)
+        for take in (lambda: two.expect(42), lambda: two.write(b"x" * 42)):
+            with pytest.raises(QuotaError, match="two is larger than the 41 bytes that this tenant may still upload"):
+                take()
+        two.write(b"x" * 41)
+        with pytest.raises(QuotaError, match="one is larger than the 59 bytes"):
+            one.write(b"x")
+        others.write(b"x" * 100)
+    with uploads.receiving(UploadKind.TASK, "three", "acme") as three:
+        three.write(b"x" * 100)
+
+
+def test_an_upload_that_is_kept_leaves_less_for_those_under_way(tmp_path: Path) -> None:
+    uploads = Uploads(Home(tmp_path), max_bytes=1000, quota_of=lambda _: 2 * len(EXAMPLES))
+    with uploads.receiving(UploadKind.TASK, "late", "acme") as late:
+        for _ in range(2):  # the same file again takes nothing more
+            with uploads.receiving(UploadKind.TASK, "first", "acme") as first:
+                first.write(EXAMPLES)
+                first.keep(CHECKS[UploadKind.TASK])
+        with pytest.raises(QuotaError, match="late is larger than the 59 bytes"):
+            late.write(EXAMPLES + b"x")
+        late.write(EXAMPLES.replace(b"yes", b"yep"))
+        late.keep(CHECKS[UploadKind.TASK])
+    assert len(uploads.all()) == 2
+
+
+def test_uploads_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_uploads, "MOST_OPEN", MOST_OPEN_OF_TENANT + 2)
+    uploads = Uploads(Home(tmp_path), max_bytes=1000)
+
+    def begin(tenant: str | None) -> None:
+        under_way.enter_context(uploads.receiving(UploadKind.TASK, "mine", tenant))
+
+    with ExitStack() as under_way:
+        for _ in range(MOST_OPEN_OF_TENANT):
+            begin("acme")
+        with pytest.raises(QuotaError, match="8 uploads of this tenant are under way, as many as may be"):
+            begin("acme")
+        begin("globex")
+        begin(None)
+        with pytest.raises(UnavailableError, match="10 uploads are under way, as many as may be"):
+            begin(None)
+    with ExitStack() as under_way:
+        begin("acme")
+
+
+def test_files_are_not_read_while_other_callers_wait(
+    client: TestClient, registry: Registry, headers: dict[str, Headers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_uploads, on_event_loop = Uploads.all, list[bool]()
+
+    def noted(uploads: Uploads) -> list[Upload]:
+        on_event_loop.append(asyncio._get_running_loop() is not None)
+        return all_uploads(uploads)
+
+    monkeypatch.setattr(Uploads, "all", noted)
+    registry.quotas.set("acme", {"upload_bytes": 1000})
+    assert upload(client, headers["acme"]).status_code == 201
+    assert on_event_loop and not any(on_event_loop)
+
+
+async def test_a_sender_that_has_vanished_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"a"
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr(routes, "_IDLE_S", 0.05)
+    came = list[bytes]()
+    with pytest.raises(InvalidArgumentError, match=r"nothing of mine has come for 0\.05 s"):
+        async for chunk in routes._flowing(chunks(), "mine"):
+            came.append(chunk)
+    assert came == [b"a"]
 
 
 def test_jobs_that_run_are_bounded(client: TestClient, registry: Registry, headers: dict[str, Headers]) -> None:

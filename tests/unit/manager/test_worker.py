@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import BertForSequenceClassification
 
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, TrainingDataError
 from backends.home import Home
+from backends.process_id import ProcessId
 from backends.registry import database
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import sample_texts, write_task
@@ -23,6 +25,7 @@ from builder.construct.hplm.dedicated_teacher import REWRITING
 from builder.construct.hplm.hplms import publish_linked
 from builder.construct.hplm.state_rows import find_rows
 from builder.executors.mapping import map_here
+from builder.importing import base
 from builder.levels import plan
 from builder.levels.material import LabelledFiles
 from builder.levels.selecting import Selecting
@@ -58,6 +61,8 @@ def test_an_attempt_ends_in_the_database(tiny_home: Home) -> None:
     job = deletion(store)
     assert run_attempt(tiny_home, job, 1, map_here) == 0
     assert store.job(job).state is JobState.DONE
+    worker, me = store.job(job).worker, ProcessId.own()
+    assert worker is not None and (worker.machine, worker.pid, worker.start_ticks) == astuple(me)
     assert not Registry.open(tiny_home).has_hplm("acme/topic")
     again = deletion(store)
     assert run_attempt(tiny_home, again, 1, map_here) == 0
@@ -263,6 +268,10 @@ def test_ladders_are_selected_by_jobs(tiny_home: Home, tmp_path: Path) -> None:
     texts = {"train": ids["train"], "held_out": ids["held_out"]}
     made = result(kind="hplm.select", id="new/easy", max_drop=25, **texts)
     assert (made["version"], made["metrics"]["declared"]["tolerance"]) == (4, 0.25)
+    assert "warnings" not in made
+    by_dev = {"id": "new/dev", "dev": ids["held_out"], "ladder": {"held_out": ids["held_out"], "target_accuracy": 0.2}}
+    made = result(kind="hplm.create", domain="farm", **{**tuned, **by_dev})
+    assert any("chose the epoch of this version" in warning for warning in made["warnings"])
     for wrong, message in (
         ({"max_drop": 0, **texts}, "leaves no share"),
         ({"train": ids["train"]}, "train and held_out are needed"),
@@ -338,18 +347,20 @@ def test_a_job_that_is_cancelled_while_it_selects_has_tuned_all_the_same(tiny_ho
     assert "hplm.select does it" in described(HplmTarget("new/easy"), registry)["without_ladder"]
 
 
-def zipped_adapter(bert: Path, folder: Path) -> bytes:
-    """What PEFT saves of a LoRA in the upper layers, with its head."""
+def zipped_adapter(bert: Path, folder: Path, base: str) -> bytes:
+    """What PEFT saves of a LoRA in the upper layers, with its head, and what it calls its base."""
     model = BertForSequenceClassification.from_pretrained(bert, num_labels=2)
     config = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], layers_to_transform=[2, 3])
     get_peft_model(model, config).save_pretrained(str(folder / "mine"))
+    saved = folder / "mine" / "adapter_config.json"
+    saved.write_text(json.dumps({**json.loads(saved.read_text()), "base_model_name_or_path": base}))
     return Path(shutil.make_archive(str(folder / "mine"), "zip", folder, "mine")).read_bytes()
 
 
 def test_an_uploaded_adapter_is_imported(tiny_home: Home, tiny_bert: Path, tmp_path: Path) -> None:
     uploads = Uploads(tiny_home, 100 << 20)
     with uploads.receiving(UploadKind.ADAPTER, "mine.zip") as incoming:
-        incoming.write(zipped_adapter(tiny_bert, tmp_path))
+        incoming.write(zipped_adapter(tiny_bert, tmp_path, "somebody/tiny-model"))
         adapter = incoming.keep(CHECKS[UploadKind.ADAPTER]).id
     store = JobStore.open(tiny_home)
     admission = Admission(Registry.open(tiny_home), store, uploads)
@@ -364,3 +375,21 @@ def test_an_uploaded_adapter_is_imported(tiny_home: Home, tiny_bert: Path, tmp_p
     with pytest.raises(ConflictError, match="'new/imported' exists already"):
         admission.submit(stored_request(wanted), None)
     assert admission.submit(stored_request({**wanted, "replace": True}), None)[1]
+
+
+def test_a_folder_that_an_uploaded_adapter_names_is_not_read(
+    tiny_home: Home, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies on this machine, and the tenant may not learn what is in it."""
+    monkeypatch.setattr(base, "weights_checksum", lambda folder: pytest.fail(f"{folder} is read"))
+    uploads = Uploads(tiny_home, 100 << 20)
+    with uploads.receiving(UploadKind.ADAPTER, "mine.zip") as incoming:
+        incoming.write(zipped_adapter(tiny_bert, tmp_path, str(tiny_bert)))
+        adapter = incoming.keep(CHECKS[UploadKind.ADAPTER]).id
+    store = JobStore.open(tiny_home)
+    wanted = {"kind": "hplm.import", "id": "new/one", "adapter": adapter, "domain": "farm", "labels": ["a", "b"]}
+    job, _ = Admission(Registry.open(tiny_home), store, uploads).submit(stored_request(wanted), None)
+    assert store.claim(job.id) is not None
+    assert run_attempt(tiny_home, job.id, 1, map_here) == 0
+    failure = store.job(job.id).failure
+    assert failure is not None and "made for another root" in failure.message
