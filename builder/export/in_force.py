@@ -180,9 +180,9 @@ def _dtype_on_gpu(exported: str, find_capability: FindCapability) -> str:
 
     Where the driver does not say it, or only one of several GPUs lacks it, the model finds out and logs when it loads.
     """
-    least = LEAST_CAPABILITY.get(exported)
-    found = None if least is None else find_capability()
-    return exported if least is None or found is None or found >= least else "bf16"
+    if exported not in LEAST_CAPABILITY or (found := find_capability()) is None:
+        return exported
+    return next((dtype for dtype in (exported, "bf16") if found >= LEAST_CAPABILITY[dtype]), "fp32")
 
 
 def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[str, str]:

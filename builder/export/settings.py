@@ -12,6 +12,9 @@ from backends.scheduling.cost_model import CostModel
 
 # Set by the export itself, so that it agrees with where the repository lies.
 HOME_PARAMETER = "home"
+_MOST_ROWS = 65_536
+_MOST_INSTANCES = 1_024
+_LONGEST_DELAY_US = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +49,15 @@ class ExportSettings:
     upper_parameters: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.max_batch_size < 1:
-            raise InvalidArgumentError("max_batch_size must be at least 1")
-        if self.lower_instances < 1:
-            raise InvalidArgumentError("lower_instances must be at least 1")
+        _check_bounds("max_batch_size", self.max_batch_size, 1, _MOST_ROWS)
+        _check_bounds("lower_instances", self.lower_instances, 1, _MOST_INSTANCES)
+        _check_bounds("queue_delay_us", self.queue_delay_us, 0, _LONGEST_DELAY_US)
         if self.device not in ("cpu", "gpu"):
             raise InvalidArgumentError(f"device is {self.device!r}; it can be 'cpu' or 'gpu'")
         if self.gpus and self.device != "gpu":
             raise InvalidArgumentError("GPUs are named, but the device is 'cpu'")
         if self.mode not in ("engine", "triton"):
             raise InvalidArgumentError(f"mode is {self.mode!r}; it can be 'engine' or 'triton'")
-        if self.queue_delay_us < 0:
-            raise InvalidArgumentError("queue_delay_us must not be negative")
         if self.plugin is not None and not self.takes_plugin:
             raise InvalidArgumentError("a batching plugin is given, and none is to be taken along")
         for parameters in (self.lower_parameters, self.upper_parameters):
@@ -76,6 +76,11 @@ class ExportSettings:
     def stages(self) -> int:
         """Stages that the upper layers are cut into."""
         return int(self.upper_parameters.get("stages", "1"))
+
+
+def _check_bounds(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidArgumentError(f"{name} must be {least:,} to {most:,}, not {value:,}")
 
 
 def _check_parameters(parameters: Mapping[str, str]) -> None:

@@ -81,17 +81,19 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("dtype", "capability", "in_force"),
     [
-        ("int8", (7, 0), "bf16"),
+        ("int8", (7, 0), "fp32"),
+        ("int8", (8, 0), "int8"),
         ("int8", (7, 5), "int8"),
         ("fp8", (8, 6), "bf16"),
         ("fp8", (8, 9), "fp8"),
         ("fp8", (12, 0), "fp8"),
         ("fp8", None, "fp8"),
-        ("bf16", (7, 0), "bf16"),
+        ("bf16", (7, 5), "fp32"),
+        ("bf16", (8, 0), "bf16"),
         ("fp32", (7, 0), "fp32"),
     ],
 )
-def test_bf16_takes_the_place_of_what_no_gpu_has(
+def test_another_dtype_takes_the_place_of_what_no_gpu_has(
     tmp_path: Path, dtype: str, capability: Capability | None, in_force: str
 ) -> None:
     on_gpu, queries = tmp_path / "gpu", []
@@ -104,7 +106,7 @@ def test_bf16_takes_the_place_of_what_no_gpu_has(
     changes = changes_of_run(on_gpu, SettingsOfRun(), frozenset({"avx512_bf16"}), find)
     of_run = "" if in_force == dtype else " (of this run)"
     assert f"device gpu, dtype {in_force}{of_run}, " in in_one_line(effective_settings(on_gpu), changes)
-    assert len(queries) == (dtype in ("int8", "fp8")), "the driver takes a moment, so it is asked only where it matters"
+    assert len(queries) == (dtype != "fp32"), "the driver takes a moment, so it is asked only where it matters"
 
 
 def test_nothing_rendered_has_no_settings(tmp_path: Path) -> None:

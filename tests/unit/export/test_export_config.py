@@ -173,3 +173,17 @@ def test_a_broken_configuration_is_refused_with_its_line(text):
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(InvalidArgumentError):
         ExportSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("max_batch_size", 1, 65_536), ("lower_instances", 1, 1_024), ("queue_delay_us", 0, 10_000_000)],
+)
+def test_numbers_that_no_server_can_have_are_rejected_in_one_line(name: str, least: int, most: int) -> None:
+    """A larger one than 32 bits hold would be a traceback of protobuf's."""
+    for value in (least, most):
+        settings = ExportSettings(mode="triton", takes_plugin=False, **{name: value})
+        assert all(from_text(to_text(model)) == model for model in all_models(settings))
+    for value in (least - 1, most + 1, 3_000_000_000):
+        with pytest.raises(InvalidArgumentError, match=f"^{name} must be {least:,} to {most:,}, not {value:,}$"):
+            ExportSettings(**{name: value})
