@@ -9,7 +9,8 @@ import torch
 
 from backends.errors import HplmError, UnavailableError, presentable
 
-_CPU_ALLOCATOR = "can't allocate memory"
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What the CPU's allocator says, CUDA beside PyTorch's allocator, and its library of products when it begins."""
 
 
 class DeviceLostError(HplmError):
@@ -17,10 +18,10 @@ class DeviceLostError(HplmError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Recognise an error for want of memory: a type of its own on CUDA, a message on the CPU."""
+    """Recognise an error for want of memory: a type of its own from PyTorch's allocator on CUDA, else a message."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
 @contextmanager

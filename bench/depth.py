@@ -63,7 +63,7 @@ class Batches:
     def __init__(self, stack: UpperStack, rows: Sequence[Tensor], hplms: Sequence[ReadyHplm], after: int) -> None:
         self._stack, self._rows, self._hplms = stack, rows, hplms
         size = rows[0].shape[1]
-        head = Head(torch.randn(_LABELS, size) / size**0.5, torch.zeros(_LABELS))
+        head = Head(torch.randn(_LABELS, size) / size**0.5, torch.zeros(_LABELS)).map(stack.own)
         self._leaves, self._stays = (Exit(after, head, 1.0, threshold) for threshold in (_SURE, _NEVER))
         rng = np.random.default_rng(3)
         self._marks = [_marks(len(row), rng) for row in rows]

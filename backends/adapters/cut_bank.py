@@ -67,6 +67,10 @@ class CutBank(AdapterBank):
         for bank, of_stage in zip(self.of_stages, self._cut(adapters), strict=True):
             bank.fill(slot, of_stage)
 
+    def empty(self, slot: int) -> None:
+        for bank in self.of_stages:
+            bank.empty(slot)
+
     def _cut(self, adapters: AdapterSet) -> list[AdapterSet]:
         """Return what each stage has of a set; the entrance is in front of the first layer."""
         return [

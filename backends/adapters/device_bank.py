@@ -93,6 +93,11 @@ class AdapterBank:
             pool_row.fill(part)
         self._release_memory()
 
+    def empty(self, slot: int) -> None:
+        """Give up what a slot holds, and the memory that is free then."""
+        self._clear(slot)
+        self._release_memory()
+
     def _clear(self, slot: int) -> None:
         cleared, self.pool_rows[slot] = self.pool_rows[slot], {}
         for pool_row in cleared.values():

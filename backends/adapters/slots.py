@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.device_bank import AdapterBank
+from backends.device_errors import is_out_of_memory
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 
 IDENTITY_SLOT = 0
@@ -102,7 +103,7 @@ class SlotTable:
         """Load into a slot; other threads see it only once it is filled."""
         self._require_room()
         adapters = load()
-        self.bank.make_room(adapters)
+        self._make_room(adapters)
         slot = self._free_slot()
         try:
             self.bank.fill(slot, adapters)
@@ -112,6 +113,27 @@ class SlotTable:
             raise
         with self._lock:
             self._slot_of[key] = slot
+
+    def _make_room(self, adapters: AdapterSet) -> None:
+        """Let the bank's pools grow; where the device has no memory for that, slots that are not pinned give theirs.
+
+        Raises:
+            NoFreeSlotError: Only pinned slots have some.
+        """
+        while True:
+            try:
+                self.bank.make_room(adapters)
+                return
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or not self._slot_of:
+                    raise
+            with self._lock:
+                if all(self._pins[slot] for slot in self._slot_of.values()):
+                    raise NoFreeSlotError("the device has no memory for more adapters than are in use")
+                slot = self._evicted()
+                self._generations[slot] += 1
+                self._free.append(slot)
+            self.bank.empty(slot)
 
     def _require_room(self) -> None:
         """Check for room before the adapters are read from disk."""

@@ -62,9 +62,9 @@ class CutUpperStack(UpperStack):
     def attention(self, batch: MicroBatch) -> Attend:
         if len(set(self._devices)) == 1:
             return super().attention(batch)
-        heads, dtype = self._geometry.num_heads, self._dtype
+        heads, dtype = self._geometry.heads, self._dtype
         attend = attention_by_device(
-            [(device, attention(batch.grid, heads, dtype, device)) for device in set(self._devices)]
+            [(device, attention(batch.grid, *heads, dtype, device)) for device in set(self._devices)]
         )
 
         def attend_and_beat(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

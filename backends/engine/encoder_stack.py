@@ -119,7 +119,7 @@ class EncoderStack:
                     kept[index] = early.kept
                 if (mixture := self._mixture_of(job, hplm, early)) is not None:
                     mixtures[index] = mixture
-                if early.confidence > 0 and job.entry.may_settle:  # what is no number is no fallback
+                if job.entry.may_settle:
                     emit(job, SoFar(early.logits, level))
 
         # A job's lease ends with its early answer, while others of its batch may be computed beside its tokens.

@@ -1,4 +1,4 @@
-"""What GPUs need for quantised products; apart from PyTorch, so that commands can read it."""
+"""What GPUs need for a dtype; apart from PyTorch, so that commands can read it."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from types import MappingProxyType
 
 Capability = tuple[int, int]
 """Compute capability of a GPU, as CUDA counts it."""
-LEAST_CAPABILITY: Mapping[str, Capability] = MappingProxyType({"fp8": (8, 9), "int8": (7, 5)})
-"""By dtype; the others run on every GPU."""
+LEAST_CAPABILITY: Mapping[str, Capability] = MappingProxyType({"bf16": (8, 0), "fp8": (8, 9), "int8": (7, 5)})
+"""By dtype; fp32 runs on every GPU. That of bf16 is that of attention over rows of any lengths."""

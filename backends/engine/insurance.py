@@ -8,6 +8,7 @@ from itertools import count
 from backends.engine.outcomes import Emitted
 from backends.engine.stack_protocol import Done, SoFar
 
+_FEWEST = 64
 _GUARD_US = 2_000
 """What sending an answer may take."""
 
@@ -18,12 +19,18 @@ class Insurance:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Emitted]] = []
         self._numbers = count()
+        self._most = _FEWEST
+        """Entries beyond which those of rows that have ended are looked for: they hold whole batches in memory."""
 
     def insure(self, emitted: Emitted) -> None:
         """Keep the answer of a row that goes on; one without a deadline waits for the better answer."""
         if isinstance(emitted.outcome, SoFar) and emitted.job.deadline_us is not None:
             due_us = emitted.job.deadline_us - _GUARD_US
             heapq.heappush(self._heap, (due_us, next(self._numbers), emitted))
+            if len(self._heap) > self._most:
+                self._heap = [entry for entry in self._heap if _is_open(entry[2])]
+                heapq.heapify(self._heap)
+                self._most = max(_FEWEST, 2 * len(self._heap))
 
     def due_in_us(self, now_us: int) -> int | None:
         """How long until an answer has to be sent; None where there is none."""

@@ -95,10 +95,7 @@ class Job:
     passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.depth, self.kept = self.entry.likely_depth(self.level), self.entry.kept_tokens(self.level)
-        self.least_depth = self.entry.least_depth(self.level)
-        self.most_depth = self.entry.most_depth(self.level)
-        self.stack = self.entry.stack(self.level)
+        self.stack, self.depth, self.kept, self.least_depth, self.most_depth = self.entry.way(self.level)
         self.settles = self.level == EARLY or self.stack.level != FULL
         if self.lacks_ladder and self.stack.level == FULL:
             self.depth = self.least_depth = self.kept = 1.0

@@ -38,11 +38,11 @@ class JobQueue:
     """Admits, orders, chooses and rejects jobs.
 
     `changed` guards everything here, and in the serve loop too; it is notified of every change. `beat` is called while
-    `wait_until` waits.
+    `wait_until` waits, and between the adapters that are loaded for a batch.
     """
 
     def __init__(self, policy: Policy, capacity: Capacity, admission: Admission[Job], beat: Beat = no_beat) -> None:
-        self._beat = beat
+        self.beat = beat
         self._policy = policy
         self._admission = admission
         self.changed = threading.Condition()
@@ -107,7 +107,7 @@ class JobQueue:
     def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait for a condition under the lock, and reject each job as soon as its deadline passes."""
         while True:
-            self._beat()
+            self.beat()
             with self.changed:
                 late = self._admission.drop_late(now_us())
                 if not late:

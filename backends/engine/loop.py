@@ -214,6 +214,7 @@ class ServeLoop:
     def _load_ahead(self, jobs: Sequence[Job]) -> None:
         """Load what a batch that may still grow will need, until it may not or does."""
         for job in jobs:
+            self._queue.beat()
             if self._running is None or not self._loading.load_ahead(job):
                 break
         queue = self._queue
@@ -299,6 +300,8 @@ class ServeLoop:
         try:
             if on_time:
                 batch.has_run = True
+                if late:
+                    batch.leave_out(late)
                 with nullcontext() if self._pool is None else self._pool.passing(lambda: self._let_next_begin(batch)):
                     self._compute(batch)
         finally:
@@ -386,6 +389,7 @@ class ServeLoop:
             LOGGER.exception("the serve loop has failed: %s", client_error(error))
             waiting = self._queue.close()
             with self._changed:
-                left = [job for batch in self._in_flight for job in batch.open_jobs]
+                left = [job for batch in self._in_flight for job in (*batch.open_jobs, *batch.spoilt_jobs)]
+                left += self._outcomes.being_answered
             reject([*waiting, *left], UnavailableError(STOPPING))
             self._on_failure()

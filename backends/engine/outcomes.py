@@ -48,6 +48,8 @@ class Outcomes:
         """Answers of hPLMs with ladders, by level and reason."""
         self.answer_us: Counter[str] = Counter()
         """Time from their rows' arrival to these answers, by level."""
+        self.being_answered: tuple[Job, ...] = ()
+        """Jobs that their batches are done with, and that may have no answer yet."""
 
     def take(self, emitted: Sequence[Emitted], conclude: Conclude) -> None:
         """Handle outcomes in the order in which they were emitted; a job's first final outcome counts.
@@ -62,16 +64,18 @@ class Outcomes:
                 _keep_fallback(one.job, one.outcome)
             elif one.job in one.batch.open_jobs:
                 finals.setdefault(one.job, one)
+        self.being_answered = tuple(finals)
         for batch in dict.fromkeys(one.batch for one in finals.values()):
             conclude(batch, [job for job, one in finals.items() if one.batch is batch])
         self._deal_with(list(finals.values()))
+        self.being_answered = ()
         for batch in dict.fromkeys(one.batch for one in finals.values()):
             if batch.spoilt_jobs and not batch.open_jobs:
                 self._retry(batch)
 
     def note_finished(self, batch: StagedBatch, now_us: int) -> None:
         """Learn what a batch took, by the layers that its rows passed, until the next one may begin. Under the lock."""
-        is_otherwise = self.note_passed(batch)
+        is_otherwise = self.note_passed(batch) or batch.lacks_rows
         shape = BatchShape.of(batch.jobs, [job.depth for job in batch.jobs]) if is_otherwise else None
         self._admission.batches.finished(now_us, batch.has_run, shape)
 

@@ -55,13 +55,15 @@ def precision_of(dtype: str, device: torch.device) -> Precision:
             LOGGER.warning("dtype %s is not available: %s; the upper layers compute in %s", dtype, missing, rest)
             return Precision(_STATES[rest])
     if dtype != rest:  # nothing that anyone has asked for: bf16 is the default
-        LOGGER.info("the processor has no bf16 instructions; the upper layers compute in %s", rest)
+        lacks = "the processor has no bf16 instructions" if device.type == "cpu" else _lacks("bf16", device)
+        LOGGER.info("%s; the upper layers compute in %s", lacks, rest)
     return Precision(_STATES[rest])
 
 
 def fast_float_dtype(device: torch.device) -> Literal["bf16", "fp32"]:
     """Return the faster of the two on a device."""
-    return "bf16" if device.type != "cpu" or cpu_multiplies_bf16() else "fp32"
+    has_bf16 = cpu_multiplies_bf16() if device.type == "cpu" else _lacks("bf16", device) is None
+    return "bf16" if has_bf16 else "fp32"
 
 
 def has_amx() -> bool:
@@ -103,7 +105,12 @@ def missing_for(products: Products, device: torch.device) -> str | None:
         if products == "fp8":
             return "fp8 is for GPUs"
         return None if int8_instructions() else "the processor has neither VNNI nor AVX2 instructions"
-    least, found = LEAST_CAPABILITY[products], torch.cuda.get_device_capability(device)
+    return _lacks(products, device)
+
+
+def _lacks(dtype: str, gpu: torch.device) -> str | None:
+    """Say what a GPU lacks for a dtype."""
+    least, found = LEAST_CAPABILITY[dtype], torch.cuda.get_device_capability(gpu)
     if found >= least:
         return None
-    return f"the GPU has capability {found[0]}.{found[1]}, and {products} needs {least[0]}.{least[1]}"
+    return f"the GPU has capability {found[0]}.{found[1]}, and {dtype} needs {least[0]}.{least[1]}"

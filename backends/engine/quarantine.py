@@ -31,4 +31,7 @@ class Quarantine:
             return None
         with self._lock:
             kept = self._by_key.get(key)
-        return kept[1] if kept is not None and time.monotonic() < kept[0] else None
+            if kept is not None and time.monotonic() >= kept[0]:
+                del self._by_key[key]
+                return None
+        return None if kept is None else kept[1]

@@ -335,7 +335,7 @@ class UpperService:
 
     def _resolved(self, received: _Received) -> _Request:
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in received.tickets]
-        stacks = [entry.stack(ticket.level) for entry, ticket in zip(entries, received.tickets, strict=True)]
+        stacks = [entry.way(ticket.level).stack for entry, ticket in zip(entries, received.tickets, strict=True)]
         if self._settings.stage is not None and EARLY in [ticket.level for ticket in received.tickets]:
             raise InvalidArgumentError(f"the level {EARLY} is not served where each stage is a model; ask for {FULL}")
         return _Request(received.hidden, received.tickets, entries, stacks, received.words, received.mates)

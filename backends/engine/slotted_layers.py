@@ -181,7 +181,7 @@ class SlottedLayers:
             raise
 
     def attention(self, batch: MicroBatch) -> Attend:
-        attend = attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
+        attend = attention(batch.grid, *self._geometry.heads, self._dtype, self._device)
 
         def attend_and_beat(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             self._compute_pool.beat()

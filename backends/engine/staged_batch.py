@@ -20,6 +20,7 @@ class StagedBatch:
         spoilt_jobs: Jobs with NaN or infinity that ran beside others; they are retried together, once no job is open.
         is_isolated: Whether no row can spoil another.
         has_run: Whether the batch was computed; it is not if all of its jobs were late before.
+        lacks_rows: Whether fewer rows ran than were staged.
     """
 
     jobs: Sequence[Job]
@@ -29,10 +30,17 @@ class StagedBatch:
     spoilt_jobs: list[Job] = field(init=False, default_factory=list)
     is_isolated: bool = field(init=False)
     has_run: bool = False
+    lacks_rows: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.open_jobs = set(self.jobs)
         self.is_isolated = len(self.jobs) == 1 or any(job.is_retried for job in self.jobs)
+
+    def leave_out(self, jobs: Sequence[Job]) -> None:
+        """Run without jobs that have an outcome, whose slots others may get: the rest is packed anew."""
+        left = set(jobs)
+        self.jobs = [job for job in self.jobs if job not in left]
+        self.packed, self.lacks_rows = None, True
 
     @property
     def trace_arguments(self) -> dict[str, int]:

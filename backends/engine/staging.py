@@ -41,20 +41,22 @@ class Stager:
         stack = self._loading.stack_of(jobs[0].stack)
         leased: list[Job] = []
         for position, job in enumerate(jobs):
+            self._queue.beat()
+            if (error := self._quarantine.error(job.hplm_key)) is not None:
+                reject([job], error)
+                continue
             try:
                 job.lease = self._lease(job)
                 leased.append(job)
             except NoFreeSlotError:
                 self._queue.put_back(jobs[position:])
                 break
-            except Exception as error:
-                reject([job], error)
+            except Exception as failure:
+                reject([job], failure)
         return self._packed(stack, leased) if leased else None
 
     def _lease(self, job: Job) -> Lease:
         """Wait for a slot where pins taken ahead, or batches in flight, hold them all."""
-        if (error := self._quarantine.error(job.hplm_key)) is not None:
-            raise error
         while True:
             try:
                 return self._loading.lease(job)

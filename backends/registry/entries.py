@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from backends.errors import InvalidArgumentError
 from backends.fields import Fields
@@ -69,6 +69,26 @@ class OfferedStudents:
         return read if 1 <= read.best <= MOST_STUDENTS and read.depth > 0 else None
 
 
+class Way(NamedTuple):
+    """What a row passes where a request asks for a level; shares are of the upper layers.
+
+    Layers that it passes with fewer tokens count as far as it has kept them.
+
+    Attributes:
+        stack: Where it begins.
+        likely_depth: The share that it is likely to pass.
+        kept_tokens: The share of its tokens that it is likely to keep if it goes on at its exit.
+        least_depth: The share after which it can be answered, however sure it is; the likely one if it may not settle.
+        most_depth: The share that it may pass where the load allows it; the likely one unless it has students.
+    """
+
+    stack: StackKey
+    likely_depth: float
+    kept_tokens: float
+    least_depth: float
+    most_depth: float
+
+
 @dataclass(frozen=True)
 class HplmEntry:
     """One version of an hPLM. `key` names this version for good: it travels in tickets and keys adapter slots."""
@@ -85,6 +105,8 @@ class HplmEntry:
     """Whether its texts are pairs."""
     pinned: DomainEntry | None = field(default=None, compare=False)
     """The domain version that updates of this hPLM stay on; it says nothing about the version that serves now."""
+    _ways: dict[str, Way] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """By level; each row asks, and it takes as long as all else that is asked of the registry for it."""
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -124,6 +146,23 @@ class HplmEntry:
         """Check that it has a level; it is never answered by another one silently."""
         if level not in self.levels:
             raise InvalidArgumentError(f"hPLM {self.id!r} has no level {level!r}; it has {', '.join(self.levels)}")
+
+    def way(self, level: str) -> Way:
+        """Return what rows pass where requests ask for a level, which is one of the wire's.
+
+        Raises:
+            InvalidArgumentError: The level is of students, and it has none, or fewer.
+        """
+        way = self._ways.get(level)
+        if way is None:
+            way = self._ways[level] = Way(
+                self.stack(level),
+                self.likely_depth(level),
+                self.kept_tokens(level),
+                self.least_depth(level),
+                self.most_depth(level),
+            )
+        return way
 
     def stack(self, level: str) -> StackKey:
         """Return the stack on which a row begins, where a request asks for a level.

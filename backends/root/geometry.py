@@ -53,6 +53,11 @@ class RootGeometry:
     embedding_size: int | None = None
     num_sinks: int = 0
 
+    @property
+    def heads(self) -> tuple[int, int]:
+        """The number of heads, and the size of each."""
+        return self.num_heads, self.hidden_size // self.num_heads
+
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "intermediate_size", "num_heads", "num_upper_layers", "max_tokens"):
             if getattr(self, name) < 1:

@@ -34,6 +34,7 @@ from backends.scheduling.batch_clock import BatchClock
 from backends.scheduling.batch_fill import BatchFill
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.estimator import LiveCosts
+from backends.scheduling.fair_share import NO_TENANT
 from backends.scheduling.order import NOTHING, ArrivalRates, FairOrder, Load, Order
 from backends.scheduling.rejection import (
     RejectedError,
@@ -104,11 +105,12 @@ class Admission(Generic[JobT]):
         if not self._is_busy:
             self._within.restart(now_us)
             self._beyond.restart(now_us)
-        predicts = self._settings.predicts and not self._may_probe(now_us)
+        is_idle = not self._is_busy
         entered: dict[JobT, ArrivalRates] = {}
         try:
             for job in jobs:
                 is_within = self._is_within_share(job.tenant, now_us)
+                predicts = self._settings.predicts and not (is_idle and self._may_probe(job.root, now_us))
                 rejection = self._rejection(job, is_within, predicts, now_us)
                 if rejection is not None:
                     self.settling.take_back()
@@ -201,9 +203,10 @@ class Admission(Generic[JobT]):
         num_stacks = self.waiting.count_stacks(is_ahead, job.root)
         behind_us = 0.0 if is_ahead.all() else self._load_of(~is_ahead, depths).work_us
         in_us = self.fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
+        tail_us = costs.tail * in_us / max(1.0, self.fill.batches(until + overtaking))
         if self._order.is_fair:
             in_us = max(in_us, self.accounts.shares.wait_us(job.tenant, start_us, less_us))
-        in_us += costs.tail * in_us / max(1.0, self.fill.batches(until + overtaking))
+        in_us += tail_us
         margin = self.margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
 
@@ -281,18 +284,17 @@ class Admission(Generic[JobT]):
     def _is_busy(self) -> bool:
         return self.batches.is_busy or len(self.waiting) > 0
 
-    def _may_probe(self, now_us: int) -> bool:
-        """Whether a request meets an idle engine after a while, and delays no other.
+    def _may_probe(self, stack: StackKey, now_us: int) -> bool:
+        """Whether a request that meets an idle engine, and delays no other, is of a stack that has not run for a while.
 
         It is admitted whatever is predicted: a model that predicts too much could never be corrected otherwise.
         """
-        if self._is_busy:
-            return False
-        finished_us = self.batches.finished_us
+        finished_us = self.batches.finished_of.get(stack)
         return finished_us is None or now_us - finished_us >= _PROBE_AFTER_US
 
     def _is_within_share(self, tenant: str, now_us: int) -> bool:
-        return self._order.is_fair or self.accounts.buckets.allows(tenant, now_us)
+        # The watchdog's canary is no tenant, and takes no share of one.
+        return self._order.is_fair or tenant == NO_TENANT or self.accounts.buckets.allows(tenant, now_us)
 
     def _is_ahead(self, job: Predicted, start_us: float, within_share: bool) -> Bools:
         """Tell which rows that wait the policy would run before a job."""

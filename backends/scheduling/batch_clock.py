@@ -45,6 +45,8 @@ class BatchClock:
     def __init__(self, costs_of: Callable[[StackKey], LiveCosts]) -> None:
         self.figures = BatchFigures()
         self.finished_us: int | None = None
+        self.finished_of: dict[StackKey, int] = {}
+        """The same by stack."""
         self.last_us = 0.0
         """The prediction for the batch that began last."""
         self._costs_of = costs_of
@@ -78,6 +80,7 @@ class BatchClock:
         if running is None:
             return
         before_us, self.finished_us = self.finished_us, now_us
+        self.finished_of[running.stack] = now_us
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
             costs, shape = self._costs_of(running.stack), passed or running.shape

@@ -77,7 +77,7 @@ class WholeModel:
 
         @torch.inference_mode()
         def compute(batch: MicroBatch) -> list[Tensor]:
-            attend = attention(batch.grid, geometry.num_heads, _DTYPE, _CPU)
+            attend = attention(batch.grid, *geometry.heads, _DTYPE, _CPU)
             states = layers(batch.hidden, attend, batch.adapters)
             spans = zip(batch.grid.starts, batch.grid.lengths, strict=True)
             return logits(states, [HeadRow(start, start + length, head, "cls") for start, length in spans])

@@ -2,7 +2,7 @@
 
 Usage:
     for grid in LAYOUTS["ragged"](Sharing()).arrange(slots, lengths):
-        attend = attention(grid, num_heads, dtype, device)
+        attend = attention(grid, num_heads, head_size, dtype, device)
         # then the layers over tokens [grid.num_tokens, H], laid out as the grid says
 """
 

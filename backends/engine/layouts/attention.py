@@ -18,13 +18,18 @@ from backends.kernels.compiling import flat_memory_of, memory_of
 from backends.root.encoder import Attend
 
 
-def attention(grid: Grid, num_heads: int, dtype: torch.dtype, device: torch.device) -> Attend:
+def attention(grid: Grid, num_heads: int, head_size: int, dtype: torch.dtype, device: torch.device) -> Attend:
     """Choose the attention of a grid: row by row on a CPU; on a GPU all at once without padding, else tile by tile."""
     if device.type == "cpu":
         return RowAttention(num_heads, grid)
-    if dtype == torch.bfloat16 and grid.is_packed:
+    if dtype == torch.bfloat16 and grid.is_packed and reads_heads_of(head_size):
         return PackedAttention(num_heads, grid.lengths, device)
     return TiledAttention(num_heads, grid.tiles(), dtype, device)
+
+
+def reads_heads_of(size: int) -> bool:
+    """Whether a GPU's kernel for rows of any lengths reads heads of a size."""
+    return size % 8 == 0 and size <= 256
 
 
 class RowAttention:

@@ -43,8 +43,8 @@ BUGS = (
         "no-slot-generation",
         "a lease holds for what was loaded into its slot later",
         "backends/adapters/slots.py",
-        "            self._generations[slot] += 1\n",
-        "",
+        "            self._generations[slot] += 1\n            return slot",
+        "            return slot",
         ("tests/unit/adapters/test_slots.py",),
     ),
     Bug(

@@ -11,7 +11,7 @@ from backends.adapters.device_bank import AdapterBank
 from backends.adapters.part_pool import PartPool
 from backends.adapters.product import SegmentedAdapters
 from backends.adapters.segments import Segment
-from backends.adapters.slots import SlotLease, SlotTable, StaleLeaseError
+from backends.adapters.slots import NoFreeSlotError, SlotLease, SlotTable, StaleLeaseError
 from backends.errors import InvalidArgumentError, UnavailableError
 from backends.root.geometry import RootGeometry
 from seeds import SEED
@@ -239,6 +239,25 @@ def test_a_copy_that_fails_half_way_leaves_nothing_for_the_next(monkeypatch: pyt
         assert tensor[:, row.row].count_nonzero() == own.count_nonzero()
     assert no_row_is_lost(slots.bank)
     assert [list(rows) for rows in slots.bank.pool_rows if rows] == [["bottleneck.output"]]
+
+
+def test_where_memory_ends_before_slots_do_those_not_in_use_give_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else hPLMs that are not there yet would be refused for good."""
+    slots = table(33)
+    leases = [slots.acquire(key, adapters) for key in range(4)]
+
+    def fail(pool: PartPool) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PartPool, "grow", fail)
+    with pytest.raises(NoFreeSlotError, match="no memory for more adapters than are in use"):
+        slots.acquire(4, adapters)
+    for lease in leases[:2]:
+        slots.release(lease)
+    for key in range(4, 9):
+        slots.release(slots.acquire(key, adapters))
+    assert {2, 3} <= set(slots.resident()) and len(slots.resident()) == 4
+    assert no_row_is_lost(slots.bank)
 
 
 NO_MEMORY = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]

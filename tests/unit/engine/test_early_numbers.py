@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import queue
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
 from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, read_ladder, write_ladder
+from backends.clock import now_us
 from backends.engine.early_numbers import losses, number_confidences
 from backends.engine.exits import Exit, are_same, confidences
 from backends.engine.stack import StackSettings, UpperStack
@@ -143,6 +145,32 @@ def test_sure_numbers_leave_early_and_say_no_confidence(tiny_home: Home, worth: 
     asked_for = asked(tiny_home, worth, EARLY)
     assert [each.get("doubtful", False) for each in asked_for] == (sure < threshold).tolist()
     assert all("confidence" not in each for each in asked_for)
+
+
+def test_a_number_that_is_anything_but_sure_is_sent_before_the_deadline(
+    tiny_home: Home, worth: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its likely distance is more than a deviation, so its confidence is 0, as that of what is no number."""
+    head = Head(torch.zeros(2, HIDDEN), torch.tensor([5.0, 9.0]))
+    fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
+    write_ladder(tiny_home.path / worth.folder, Ladder(EarlyStep(1, head, 1.5, 2.0, SCALE), 1.0), fingerprint)
+    run, may_end, answered = UpperStack.run, threading.Event(), Responses()
+
+    def slow(stack: UpperStack, *arguments: Any) -> list[Tensor]:
+        found = run(stack, *arguments)
+        assert may_end.wait(30)
+        return found
+
+    monkeypatch.setattr(UpperStack, "run", slow)
+    with running(tiny_home) as service:
+        row = rows()[0]
+        ticket = Ticket(worth.key, len(row), False, now_us() + 2_000_000)
+        service.submit(fold_rows([row]), encode_tickets([ticket]), [b""], answered.put)
+        found = answered.get(timeout=30)
+        may_end.set()
+    assert isinstance(found, list), found
+    answer = json.loads(found[0])
+    assert (answer["level"], answer["value"]) == (EARLY, pytest.approx(5.0))
 
 
 def test_a_ladder_of_numbers_is_read_as_it_was_written(tiny_home: Home, worth: HplmEntry) -> None:

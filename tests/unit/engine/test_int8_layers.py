@@ -289,6 +289,7 @@ def test_fp32_takes_the_place_of_bf16_without_its_instructions_and_the_log_says_
     with caplog.at_level(logging.INFO):
         assert precision_of("bf16", CPU) == Precision(torch.float32)
     assert "the processor has no bf16 instructions; the upper layers compute in fp32" in caplog.text
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert precision_of("bf16", torch.device("cuda")).dtype == "bf16"
 
 

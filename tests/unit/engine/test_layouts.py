@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backends.adapters.length_groups import length_groups
 from backends.engine.layouts import Grid, Isolated, attention
-from backends.engine.layouts.attention import TiledAttention
+from backends.engine.layouts.attention import TiledAttention, reads_heads_of
 from backends.engine.layouts.concatenated import Concatenated
 from backends.engine.layouts.micro_batches import Sharing, shares
 from backends.engine.layouts.ragged import Ragged
@@ -43,7 +43,8 @@ def check_grid(grid: Grid, lengths: list[int]) -> None:
     ends = [start + length for start, length in zip(grid.starts, grid.lengths, strict=True)]
     assert all(end <= start for end, start in zip(ends, [*grid.starts[1:], grid.num_tokens], strict=True))
     fused = torch.randn(grid.num_tokens, 3 * HIDDEN)
-    for attend in (attention(grid, HEADS, torch.float32, CPU), TiledAttention(HEADS, grid.tiles(), torch.float32, CPU)):
+    chosen = attention(grid, HEADS, HIDDEN // HEADS, torch.float32, CPU)
+    for attend in (chosen, TiledAttention(HEADS, grid.tiles(), torch.float32, CPU)):
         context = attend(0, *fused.chunk(3, dim=-1))
         assert context.isfinite().all()
         for start, end in zip(grid.starts, ends, strict=True):
@@ -79,7 +80,7 @@ def test_isolated_rows_are_not_spoilt_by_others() -> None:
             spoilt = [row for row in rows if chance.random() < 0.3]
             for row in spoilt:
                 fused[row] = chance.choice([float("nan"), float("inf")])
-            context = attention(grid, HEADS, torch.float32, CPU)(0, *fused.chunk(3, dim=-1))
+            context = attention(grid, HEADS, HIDDEN // HEADS, torch.float32, CPU)(0, *fused.chunk(3, dim=-1))
             for row in rows:
                 assert context[row].isfinite().all() == (row not in spoilt), f"seed {seed}"
 
@@ -137,3 +138,20 @@ def test_rows_of_concatenated_texts() -> None:
     assert {tile.window for tile in pure.tiles()} == {400}
     longer = Concatenated(WHOLE).arrange([1], [500])[0]
     assert longer.num_tokens == 500
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(64, True), (32, True), (256, True), (26, False), (264, False)])
+def test_a_gpu_computes_heads_of_any_size(size: int, is_read: bool) -> None:
+    """Where its kernel for rows of any lengths reads none of that size, tile by tile."""
+    assert reads_heads_of(size) == is_read
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [64, 26, 264])
+def test_attention_on_a_gpu_is_that_of_a_cpu(size: int) -> None:
+    lengths, gpu = [5, 1, 40, 17], torch.device("cuda")
+    (grid,) = Ragged(WHOLE).arrange([0, 0, 1, 2], lengths)
+    fused = torch.randn(sum(lengths), 3 * 2 * size).bfloat16()
+    expected = attention(grid, 2, size, torch.bfloat16, CPU)(0, *fused.chunk(3, dim=-1))
+    found = attention(grid, 2, size, torch.bfloat16, gpu)(0, *fused.to(gpu).chunk(3, dim=-1))
+    torch.testing.assert_close(found.cpu(), expected, rtol=2e-2, atol=2e-2)

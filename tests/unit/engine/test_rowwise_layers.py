@@ -93,27 +93,30 @@ def test_quantised_layers_equal_the_plain_ones(
 
 
 @pytest.mark.parametrize(
-    ("products", "capability", "missing"),
+    ("products", "capability", "missing", "states"),
     [
-        ("fp8", (8, 9), None),
-        ("fp8", (9, 0), None),
-        ("fp8", (8, 0), "the GPU has capability 8.0, and fp8 needs 8.9"),
-        ("int8", (7, 5), None),
-        ("int8", (7, 0), "the GPU has capability 7.0, and int8 needs 7.5"),
+        ("fp8", (8, 9), None, torch.bfloat16),
+        ("fp8", (9, 0), None, torch.bfloat16),
+        ("fp8", (8, 0), "the GPU has capability 8.0, and fp8 needs 8.9", torch.bfloat16),
+        ("int8", (8, 0), None, torch.bfloat16),
+        ("int8", (7, 5), None, torch.float32),
+        ("int8", (7, 0), "the GPU has capability 7.0, and int8 needs 7.5", torch.float32),
     ],
 )
-def test_an_older_gpu_computes_in_bf16_and_says_so(
+def test_an_older_gpu_computes_in_what_it_has_and_says_so(
     products: Products,
     capability: tuple[int, int],
     missing: str | None,
+    states: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     gpu = torch.device("cuda")
     assert missing_for(products, gpu) == missing
-    assert precision_of(products, gpu) == Precision(torch.bfloat16, None if missing else products)
+    assert precision_of(products, gpu) == Precision(states, None if missing else products)
     assert (missing or "") in caplog.text
+    assert precision_of("bf16", gpu) == Precision(states)
 
 
 def test_a_processor_has_no_fp8() -> None:

@@ -8,13 +8,14 @@ import re
 
 import pytest
 
-from admitted_rows import MODEL, Row, admission_of, indices_of, run
+from admitted_rows import CAPACITY, MINI, MODEL, Row, admission_of, indices_of, run
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.model_settings import ModelSettings
 from backends.scheduling.admission import Admission
-from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
+from backends.scheduling.fair_share import NO_TENANT
 from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, SlottedOrder, UtilityOrder
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, ShareSettings
@@ -50,6 +51,20 @@ def test_a_row_that_is_sure_of_room_in_the_next_batch_is_overtaken_by_none_later
     alone_us = admission_of().finish_in_us(Row("two", 15, 0, 1_000_000), 0)
     assert max(finish_in_us[UtilityOrder], finish_in_us[LengthOrder]) <= 4 * alone_us
     assert finish_in_us[SlottedOrder] >= 40 * alone_us
+
+
+@pytest.mark.parametrize("order", [DeadlineOrder(), UtilityOrder(0.5, 0.5)])
+def test_the_watchdogs_canary_takes_no_share_of_a_tenant_that_is_alone(order: Order) -> None:
+    """It asks every second, and is charged nothing."""
+    admission = admission_of(settings=AdmissionSettings(max_waiting=10_000, tenant_quota=10_000), order=order)
+    for now_us in range(0, 3_000_000, 1_000):
+        if now_us % 1_000_000 == 0:
+            assert admission.admit([Row(NO_TENANT, 3, now_us)], now_us) is None
+        rows = [Row("alone", 60, now_us)]
+        assert admission.admit(rows, now_us) is None
+        assert admission.waiting.within_share.all(), now_us
+        run(admission, list(admission.waiting), now_us)
+    assert admission.beyond_share(3_000_000, 8) == []
 
 
 @pytest.mark.parametrize("order", [DeadlineOrder(), FairOrder()])
@@ -101,6 +116,34 @@ def test_a_row_that_the_next_batch_would_answer_late_is_infeasible(predicts: boo
     assert admission.infeasible(range(4), 1_400) == ([1, 2] if predicts else [])
     admission.batches.finished(2_000)
     assert admission.infeasible(range(4), 2_000) == []
+
+
+def test_a_wrong_model_is_found_out_also_beside_another_stack_that_runs() -> None:
+    """Nothing of the one that predicts too much would run otherwise."""
+    slow, other = LiveCosts(CostModel(1e6, 0.0, 0.0, 0.0, 0.0)), StackKey("other")
+    good = LiveCosts(MODEL)
+    admission: Admission[Row] = Admission(
+        lambda key: slow if key == MINI else good, CAPACITY, AdmissionSettings(), FairOrder()
+    )
+    for stack in (MINI, other):
+        admission.serves(stack)
+    run(admission, admitted(admission, Row("one", 20, 0)), 0)
+    admission.batches.finished(5_000)
+    found = []
+    for now_us in range(100_000, 3_000_000, 100_000):
+        run(admission, admitted(admission, Row("two", 20, now_us, root=other)), now_us)
+        admission.batches.finished(now_us + 5_000)
+        row = Row("one", 20, now_us + 50_000, now_us + 90_000)
+        found.append(admission.admit([row], now_us + 50_000) is None)
+        if found[-1]:
+            run(admission, [row], now_us + 50_000)
+            admission.batches.finished(now_us + 55_000)
+    assert not found[0] and any(found), "it is tried once a second"
+
+
+def admitted(admission: Admission[Row], row: Row) -> list[Row]:
+    assert admission.admit([row], row.arrived_us) is None
+    return [row]
 
 
 def test_a_request_of_many_rows_finds_a_wrong_model_out_too() -> None:

@@ -65,6 +65,10 @@ def test_a_row_for_students_is_likely_to_get_the_least(level: str, least: float,
     assert depths == (least, least, most)
     assert entry.most_depth("full") == 1.0 and entry.most_depth("auto") == entry.likely_depth("auto")
     assert entry.levels == ("early", "full", "students", "students-1", "students-2")
+    way = entry.way(level)
+    assert way == (entry.stack(level), least, entry.kept_tokens(level), least, most) and entry.way(level) is way
+    other = replace(entry, metrics={"levels": ["full"]})
+    assert other.way("auto").likely_depth == 1.0, "a version has ways of its own"
 
 
 @pytest.mark.parametrize(

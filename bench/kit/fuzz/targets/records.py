@@ -26,7 +26,7 @@ from builder.requests.base import UploadKind
 _ROOT = {"source": "pip:some-model", "lower": 2, "corpus": ["a.txt"], "held_out": ["b.txt"], "distil": {"steps": 8}}
 _TOML = 'source = "~/model"\nlower = 2\ncorpus = ["a.txt"]\n[distil]\nsteps = 8\nlearning_rate = 1e-3\n'
 _SHARDS = {"metadata": {}, "weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
-_PULSE = struct.pack("=3q4q16s16s16s16s", 7, 2, 2, 5, 6, 0, 0, b"run", b"intake", b"", b"")
+_PULSE = struct.pack("=3q4q16s16s16s16s", 7, 2, 2, 5, 6, 0, 9, b"run", b"intake", b"", b"")
 
 
 class Records(Target):
