@@ -110,7 +110,7 @@ def _lacked_by_text(part: Lacking) -> Ids:
 def _compute(missing: _Missing, is_chosen: Found) -> None:
     """Compute the chosen fragments, give each part its own, and leave the others to be learned."""
     started_s = time.thread_time()
-    vectors = missing.parts[0].filling.vectors(missing.keys[is_chosen])
+    vectors = missing.parts[0].filling.vectors(missing.keys[is_chosen]) if is_chosen.any() else None
     us_per_token = 1e6 * (time.thread_time() - started_s) / max(1, sum(is_chosen[ids].sum() for ids in missing.ids))
     places: Rows = np.cumsum(is_chosen) - 1
     for part, ids in zip(missing.parts, missing.ids, strict=True):

@@ -15,6 +15,7 @@ import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
@@ -32,6 +33,8 @@ _BATCHING_DELAY_PART = 0.05
 _MAX_BATCHING_DELAY_US = 25_000
 """Long enough that, at a few hundred requests a second, one batch holds ten requests instead of two."""
 _FULL_ENGINE_POLL_S = 0.01
+_LONGEST_PASSED_OVER_US = 1_000_000
+"""A request without a deadline that is too large for the room that is left has a batch of its own after so long."""
 _STOPPING = "the server is stopping"
 
 
@@ -73,6 +76,8 @@ class EncodeQueue:
         """What waits until its domains are open."""
         self._taken: list[_Waiting] = []
         """What the encoding thread has taken and not answered yet."""
+        self._passed_over_us: int | None = None
+        """Since when the request of the tenant whose turn it is has been too large for the room that was left."""
         self._rows_of: dict[str, int] = {}
         self._bytes_of: Counter[str] = Counter()
         self._num_rows = self._num_urgent_rows = self._num_bytes = 0
@@ -186,18 +191,33 @@ class EncodeQueue:
         self._num_urgent_rows -= waiting.num_rows
         return waiting
 
-    def _take_patient(self, most_rows: int | None) -> _Waiting | None:
-        """The oldest request of the tenant whose turn it is."""
-        if not self._patient:
+    def _take_patient(self, most_rows: int | None, now: int) -> _Waiting | None:
+        """The oldest request of the tenant whose turn it is; where that is too large, of the next one's that fits."""
+        fitting = (number for number, queue in enumerate(self._patient.values()) if _fits(queue[0], most_rows))
+        number = next(fitting, None)
+        if number is None or number > 0:
+            self._passed_over_us = self._passed_over_us or now
+        else:
+            self._passed_over_us = None
+        if number is None:
             return None
-        tenant, queue = next(iter(self._patient.items()))
-        if not _fits(queue[0], most_rows):
-            return None
+        tenant, queue = next(islice(self._patient.items(), number, None))
         waiting = queue.popleft()
         if queue:
             self._patient.move_to_end(tenant)
         else:
             del self._patient[tenant]
+        return waiting
+
+    def _take_next(self, most_rows: int | None, now: int, is_engine_full: bool) -> _Waiting | None:
+        """Take a request with a deadline before one without, unless that was passed over for long."""
+        passed_over_us = None if most_rows is not None or is_engine_full else self._passed_over_us
+        waiting = None
+        if passed_over_us is not None and now - passed_over_us > _LONGEST_PASSED_OVER_US:
+            waiting = self._take_patient(None, now)
+        waiting = waiting or self._take_urgent(most_rows)
+        if waiting is None and self._patient and not is_engine_full:
+            waiting = self._take_patient(most_rows, now)
         return waiting
 
     def _take_batch(self) -> tuple[list[_Waiting], list[tuple[_Waiting, HplmError]]]:
@@ -208,9 +228,7 @@ class EncodeQueue:
         is_engine_full = self._is_engine_full()
         while room > 0:
             most_rows = room if batch else None  # a request of more rows is a batch of its own
-            waiting = self._take_urgent(most_rows)
-            if waiting is None and not is_engine_full:
-                waiting = self._take_patient(most_rows)
+            waiting = self._take_next(most_rows, now, is_engine_full)
             if waiting is None:
                 break
             self._leave(waiting)

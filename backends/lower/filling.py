@@ -141,7 +141,7 @@ class DomainFilling:
 
     def learn_some(self) -> bool:
         """Compute a few of the most wanted fragments; returns whether there were any."""
-        if self.is_broken:
+        if self.is_broken or not self._wanted:
             return False
         wanted, askers = self._take_wanted()
         is_new = ~self.overlay.contains(wanted)

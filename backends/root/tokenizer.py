@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding, Tokenizer, models, normalizers
 
 from backends.errors import CorruptFileError
 from backends.root.word_marks import WordMarks, marks_of_vocabulary
@@ -76,6 +76,7 @@ class RootTokenizer:
         self._tokenizer.no_padding()
         # A text that spells "[SEP]" or "[PAD]" means those characters; only the template adds special tokens.
         self._tokenizer.encode_special_tokens = True
+        _take_apart(self._tokenizer)
         self.max_tokens = max_tokens
         self._tokenizer.enable_truncation(max_tokens)
         self.num_special_tokens: int = self._tokenizer.num_special_tokens_to_add(is_pair=False)
@@ -128,6 +129,16 @@ class RootTokenizer:
     @cached_property
     def _marks(self) -> WordMarks:
         return marks_of_vocabulary(self._tokenizer)
+
+
+def _take_apart(tokenizer: Tokenizer) -> None:
+    """Keep a model whose pieces are whole words from finding its special tokens in a text: a blank goes into them."""
+    if not isinstance(tokenizer.model, models.Unigram):
+        return
+    names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    apart = [normalizers.Replace(name, f"{name[0]} {name[1:]}") for name in names if len(name) > 1]
+    before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([*before, *apart])
 
 
 def exchanged(ids: npt.NDArray[np.int64], pad_id: int) -> npt.NDArray[np.int64]:
@@ -190,11 +201,12 @@ def _head(text: Text, window: int) -> Text:
 
 
 def _segment_head(text: str, window: int) -> str:
-    """The beginning of a text, not ending inside a word where that can be helped."""
+    """The beginning of a text, not ending inside a word where that can be helped: near its end it has a blank."""
     if len(text) <= window:
         return text
     head = text[:window]
-    return head if text[window].isspace() else head[: head.rfind(" ") + 1] or head
+    blank = -1 if text[window].isspace() else head.rfind(" ", window - min(window, _LONGEST_WORD))
+    return head if blank < 0 else head[: blank + 1]
 
 
 def _middle(pair: Encoding) -> int | None:

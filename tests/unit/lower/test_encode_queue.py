@@ -248,6 +248,29 @@ def test_deadlines_go_first_and_tenants_without_take_turns(open_queue: Callable[
     assert gate.hplms[1:] == ["initech/mood", "acme/topic", "globex/topic", "acme/mood", "acme/topic"]
 
 
+def test_a_request_too_large_for_the_room_holds_up_no_other_and_has_its_turn(
+    clock: Clock, open_queue: Callable[..., EncodeQueue], gate: Gate, service: LowerService
+) -> None:
+    """Each round has rows with deadlines, beside which a full request of another tenant never fits."""
+    queue, answers, encode = open_queue(batch_rows=4), Answers(), service.encode_accepted
+
+    def encode_for_long(requests: Sequence[AcceptedRequest]) -> Any:
+        clock.now_us += 600_000
+        return encode(requests)
+
+    service.encode_accepted = encode_for_long  # type: ignore[method-assign]
+    queue.add(text("initech/mood"), answers.each.append)
+    assert gate.encoding.wait(_PATIENCE_S)
+    queue.add(text("globex/topic", rows=4), answers.each.append)
+    queue.add(text("acme/topic"), answers.each.append)
+    for _ in range(5):
+        queue.add(text("initech/mood", deadline_ms=60_000, rows=3), answers.each.append)
+    gate.opened.set()
+    answers.wait(8)
+    assert gate.hplms[:3] == ["initech/mood", "initech/mood", "acme/topic"]
+    assert 4 <= gate.hplms.index("globex/topic") <= 6, gate.hplms
+
+
 def test_a_deadline_that_passes_in_the_queue_costs_no_encoding(
     clock: Clock, open_queue: Callable[..., EncodeQueue], gate: Gate
 ) -> None:

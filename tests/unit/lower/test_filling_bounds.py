@@ -83,6 +83,22 @@ def test_texts_that_lack_little_are_exact_when_the_limit_is_reached(home: Home) 
 
 
 @pytest.mark.usefixtures("no_upkeep")
+def test_a_domain_that_gets_none_of_the_limit_is_not_taken_for_broken(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Texts of the other domain lack less, so all of the limit is theirs."""
+    farm = [("acme/topic", " ".join(fresh_words(4))) for _ in range(12)]
+    street = [("globex/topic", " ".join(fresh_words(40)))]
+    with serving(home, Missing.COMPUTE, compute_limit=8) as service:
+        ask(service, [*farm, *street])
+        events = service.domains.events()
+        assert events["computed"] == 8 and not any(one.is_broken for one in service.domains.fillings())
+        ask(service, [("globex/topic", " ".join(fresh_words(4)))])
+        assert service.domains.events()["computed"] > 8
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.usefixtures("no_upkeep")
 def test_a_first_request_does_not_wait_for_lower_layers(home: Home) -> None:
     """They are in memory after the warm-up: the files may go."""
     with serving(home, Missing.COMPUTE) as service:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from backends.errors import CorruptFileError
-from backends.root.tokenizer import MOST_CHARACTERS, RootTokenizer, Text, _head
+from backends.root.tokenizer import MOST_CHARACTERS, RootTokenizer, Text, _head, exchanged
 from bench.kit.tiny_home import sample_texts
 
 
@@ -119,6 +119,36 @@ def test_special_tokens_in_a_text_are_plain_characters(tiny_bert: Path) -> None:
     rows = RootTokenizer(tiny_bert / "tokenizer.json", 32).encode(["cat [PAD] dog [SEP] cat"])
     assert 0 not in rows.token_ids
     assert (rows.token_ids == 3).sum() == 1  # the template's own [SEP]
+
+
+@pytest.mark.parametrize(("pad", "names"), [(0, ("<pad>", "<s>", "</s>")), (2, ("<s>", "</s>", "<pad>"))])
+def test_special_tokens_are_plain_characters_also_where_pieces_are_words(
+    tmp_path: Path, pad: int, names: Sequence[str]
+) -> None:
+    """In such a vocabulary the special tokens are pieces, and likelier than all others."""
+    letters = [(letter, -5.0) for letter in "▁<>/pads"]
+    plain = Tokenizer(models.Unigram([*((name, 0.0) for name in (*names, "<unk>")), *letters], unk_id=3))
+    plain.pre_tokenizer = pre_tokenizers.Metaspace()
+    plain.add_special_tokens(list(names))
+    ids = {name: plain.token_to_id(name) for name in names}
+    plain.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", ids["<s>"]), ("</s>", ids["</s>"])]
+    )
+    plain.save(str(tmp_path / "tokenizer.json"))
+    rows = RootTokenizer(tmp_path / "tokenizer.json", 64, pad).encode(["a <pad> a", "<s>ada</s>", "dada"])
+    found = exchanged(rows.token_ids, pad)
+    assert ids["<pad>"] not in found
+    assert [int((found == ids[name]).sum()) for name in ("<s>", "</s>")] == [3, 3], "only the template's own"
+    assert 3 not in found, "no unknown piece"
+
+
+@pytest.mark.parametrize("text", ["cat " + "漢" * 9_000, "cat\n" + "dog\n" * 4_000, "cat " + "x," * 6_000])
+@pytest.mark.parametrize("max_tokens", [32, 128, 512])
+def test_a_blank_near_the_beginning_cuts_nothing(tiny_bert: Path, text: str, max_tokens: int) -> None:
+    rows = RootTokenizer(tiny_bert / "tokenizer.json", max_tokens).encode([text])
+    plain = Tokenizer.from_file(str(tiny_bert / "tokenizer.json"))
+    plain.enable_truncation(max_tokens)
+    assert rows.truncated.all() and rows.token_ids.tolist() == plain.encode(text).ids
 
 
 def test_where_the_second_halves_begin(tiny_bert: Path) -> None:
