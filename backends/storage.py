@@ -201,6 +201,16 @@ def _set_aside(target: Path) -> Path | None:
     return replaced
 
 
+def _replaced(target: Path) -> Path:
+    """Name where the old folder is put while a new one takes its place."""
+    return target.with_name(f".{target.name}.replaced")
+
+
+def is_set_aside(path: Path, target: Path) -> bool:
+    """Whether it is all that there is of a target, since a crash between two renames; the next publication finds it."""
+    return path == _replaced(target) and not target.exists()
+
+
 def _remove(path: Path) -> None:
     """Remove a folder, or the file that was in its place."""
     if path.is_dir() and not path.is_symlink():
@@ -211,7 +221,7 @@ def _remove(path: Path) -> None:
 
 def _bring_back(target: Path) -> Path:
     """Undo a swap that a crash cut short; return where the old folder is put during one."""
-    replaced = target.with_name(f".{target.name}.replaced")
+    replaced = _replaced(target)
     if replaced.exists() and not target.exists():
         replaced.rename(target)
     return replaced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -134,10 +135,13 @@ def _unneeded_domain_versions(session: Session, rule: KeepRule, gone_hplm_versio
         select(DomainVersionRow).order_by(DomainVersionRow.domain_id, DomainVersionRow.version)
     ).all()
     needed = _pinned(session) | _tuned_on(session, gone_hplm_versions)
+    by_domain: defaultdict[int, list[DomainVersionRow]] = defaultdict(list)
+    for row in rows:
+        by_domain[row.domain_id].append(row)
     for domain in domains.values():
-        versions = [row.version for row in rows if row.domain_id == domain.id]
+        versions = [row.version for row in by_domain[domain.id]]
         kept = rule.around(versions, domain.live_version if domain.deleted_at is None else None)
-        needed |= {row.id for row in rows if row.domain_id == domain.id and row.version in kept}
+        needed |= {row.id for row in by_domain[domain.id] if row.version in kept}
     needed |= {row.id for row in rows if rule.is_recent(row.retired_at) or row.folder in rule.read}
     needed = _with_ancestors(rows, needed)
     return [

@@ -41,9 +41,11 @@ _FROM_4 = "INSERT INTO audit_end (id, number) SELECT 1, COALESCE(MAX(number), 0)
 _FROM_5 = "ALTER TABLE hplm_versions ADD COLUMN retired_revision BIGINT"
 
 
-def migrate(session: Session) -> None:
-    """Bring the registry up to date within a writing transaction, unless another process was faster."""
+def migrate(session: Session) -> bool:
+    """Bring the registry up to date within a writing transaction; False where another process was faster."""
     state = session.get_one(State, 1, populate_existing=True)
+    if state.format_version >= REGISTRY_FORMAT_VERSION:
+        return False
     if state.format_version < 2:
         for statement in _FROM_1:
             session.execute(text(statement), {"now": time.time()} if ":now" in statement else {})
@@ -51,15 +53,14 @@ def migrate(session: Session) -> None:
     if state.format_version == 3:
         for statement in _FROM_3:
             session.execute(text(statement))
-    if state.format_version < REGISTRY_FORMAT_VERSION:
-        Base.metadata.create_all(session.connection())  # the tables that are missing
+    Base.metadata.create_all(session.connection())  # the tables that are missing
     if state.format_version < 5:
         session.execute(text(_FROM_4))
     if state.format_version < 6:
         session.execute(text(_FROM_5))
-    if state.format_version < REGISTRY_FORMAT_VERSION:
-        note(session, "registry.migrate", "registry", state.format_version, REGISTRY_FORMAT_VERSION)
+    note(session, "registry.migrate", "registry", state.format_version, REGISTRY_FORMAT_VERSION)
     state.format_version = REGISTRY_FORMAT_VERSION
+    return True
 
 
 def _fill_folders(session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import inspect
@@ -31,9 +32,14 @@ def open_database(home: Home, create: bool) -> Database:
         _prepare(database)
     elif format_version < REGISTRY_FORMAT_VERSION:
         database.let_readers_pass_writers()
-        with database.publication() as (session, _):
-            migrate(session)
+        with suppress(_MigratedMeanwhileError), database.publication() as (session, _):
+            if not migrate(session):
+                raise _MigratedMeanwhileError  # or there would be a revision that the audit log knows nothing of
     return database
+
+
+class _MigratedMeanwhileError(Exception):
+    """Another process was faster."""
 
 
 def _format_version(database: Database, path: Path) -> int | None:

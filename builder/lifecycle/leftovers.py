@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.home import Home
-from backends.storage import finished_name
+from backends.storage import finished_name, is_set_aside
 
 _HIDDEN = "."
 _LOCK = ".lock"
@@ -94,7 +94,9 @@ def _unfinished(folder: Path) -> Iterator[Leftover]:
         if path.suffix == _LOCK:
             continue
         if path.name.startswith(_HIDDEN):
-            yield Leftover(path, path.with_name(whole[1:].rpartition(".")[0]), "unfinished build")
+            target = path.with_name(whole[1:].rpartition(".")[0])
+            if not is_set_aside(path, target):
+                yield Leftover(path, target, "unfinished build")
         elif whole != path.name:
             yield Leftover(path, path.with_name(whole), "unfinished file")
 

@@ -22,6 +22,7 @@ from backends.root.student_set import read_students
 from backends.wire import EARLY
 from builder.lifecycle.holds import unheld
 from builder.lifecycle.leftovers import leftovers
+from builder.locks import no_build_begins
 from builder.progress import Report, Step
 
 _PHASE = "read and compare"
@@ -62,10 +63,11 @@ def verify_home(home: Home, registry: Registry, report: Report) -> Verification:
 def _unfinished(home: Home, registry: Registry) -> tuple[str, ...]:
     """Name the remains of builds that do not run."""
     found = []
-    for item in leftovers(home, registry.known_folders(), untouched_s=0.0):
-        with unheld(home, item.target) as free:
-            if free:
-                found.append(home.relative(item.path))
+    with no_build_begins(home):  # to look whether a build runs is to be taken for one
+        for item in leftovers(home, registry.known_folders(), untouched_s=0.0):
+            with unheld(home, item.target) as free:
+                if free:
+                    found.append(home.relative(item.path))
     return tuple(found)
 
 

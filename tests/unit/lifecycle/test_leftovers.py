@@ -40,6 +40,15 @@ def test_what_a_killed_build_left_within_a_root_goes(home: Home, registry: Regis
     assert removed(home, registry) == left and students.exists()
 
 
+def test_what_a_kill_between_two_renames_has_put_aside_stays(home: Home, registry: Registry) -> None:
+    """It is all that there is of the students, until the next publication puts it back."""
+    students = home.root("mini") / "students"
+    write(students.with_name(".students.replaced"))
+    assert removed(home, registry) == set()
+    students.mkdir()
+    assert removed(home, registry) == {"roots/mini/.students.replaced"}
+
+
 def test_what_teachers_left_in_the_cache_goes_and_other_states_stay(home: Home, registry: Registry) -> None:
     names = {".teacher-1", ".reading-1/hidden.f16", ".lock-1", "rows/hidden.f16"}
     for name in names:
