@@ -8,11 +8,13 @@ import sys
 from backends.openmp import limit_spinning
 from builder.termination import termination_interrupts
 from cli.stopping import exit_code_of
+from cli.streams import take_any_text
 
 
 def main() -> None:
     """Run the command; what goes wrong is one line on stderr and an exit code above zero."""
     limit_spinning()
+    take_any_text()
     with termination_interrupts():
         _run()
 

@@ -197,6 +197,8 @@ def _with_ladder(home: Home, registry: Registry, entry: HplmEntry, plan: LadderP
     if outcome.reason is not None:
         reason = outcome.reason.replace(plan.command, command_on(home, plan.command))
         typer.echo(f"version {entry.version} is live, without a ladder: {reason}", err=True)
+    for warning in outcome.warnings:
+        typer.echo(warning, err=True)
     return outcome.entry
 
 

@@ -72,7 +72,7 @@ class LadderedTasks:
     def _publish(self, artifact: HplmArtifact, cut: CutTask) -> None:
         trained, domain = TrainedTexts.of(cut.read().train), self._registry.domain(self._tunings.root, GENERAL_DOMAIN)
         with building_hplm(self._home, artifact.hplm):
-            publish_artifact(self._home, self._registry, artifact, domain, {}, pinned=False, trained=trained)
+            publish_artifact(self._home, self._registry, artifact, domain, {}, pinned=False, made_with=trained)
 
     def _selected(self, hplm: str, files: LabelledFiles, report: Report) -> dict[str, Any]:
         began_s = time.monotonic()

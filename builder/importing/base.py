@@ -22,10 +22,14 @@ from builder.user_paths import is_folder, user_path
 
 @dataclass(frozen=True)
 class Base:
-    """The stated base of an adapter: its folder, or that it is the root's own."""
+    """The stated base of an adapter: its folder, or that it is the root's own.
+
+    With `is_uploaded` the adapter comes from elsewhere: a folder that it names is none of this machine's, and not read.
+    """
 
     folder: Path | None = None
     vouched: bool = False
+    is_uploaded: bool = False
 
 
 def require_same_base(named: str | None, root: RootManifest, base: Base) -> str:
@@ -38,7 +42,7 @@ def require_same_base(named: str | None, root: RootManifest, base: Base) -> str:
         return "weights"
     if base.vouched:
         return "nothing"
-    if named and is_folder(local := user_path(named)) and weights_files(local):
+    if named and not base.is_uploaded and is_folder(local := user_path(named)) and weights_files(local):
         _require_same_weights(local, root)
         return "weights"
     source = str(root.origin.get("source", ""))

@@ -16,6 +16,7 @@ from backends.root.store import RootFolder
 from builder.construct.hplm.build import HplmBuild
 from builder.construct.hplm.hplms import building_hplm, publish_artifact, publish_build
 from builder.construct.tasks.dataset import TaskFiles, read_task
+from builder.construct.tasks.trained_texts import UNKNOWN
 from builder.construct.training.device import training_device
 from builder.importing.base import Base, require_same_base
 from builder.importing.candidate import Candidate
@@ -34,17 +35,23 @@ _RETUNING_RATE = 5e-4
 
 
 def import_hplm(
-    home: Home, registry: Registry, request: ImportHplm, report: Report, base_model: Path | None = None
+    home: Home,
+    registry: Registry,
+    request: ImportHplm,
+    report: Report,
+    base_model: Path | None = None,
+    is_uploaded: bool = False,
 ) -> HplmEntry:
     """Read, check and publish a PEFT or AdapterHub folder; nothing is written unless all of it can be served.
 
     `base_model` is the folder of the pretrained model that the adapter was trained on, where it is at hand.
+    Of one that `is_uploaded` only the name of its base is compared, since it may name any folder of this machine.
     """
     with building_hplm(home, request.id) as hold:
         replaces = _replaced_version(registry, request)
         domain = _domain(registry, request)
         hold.will_read(domain.folders)
-        candidate = _candidate(home, request, Base(base_model, request.same_base))
+        candidate = _candidate(home, request, Base(base_model, request.same_base, is_uploaded))
         if request.retune is not None:
             return _retune(home, registry, request, request.retune, domain, candidate, replaces, report)
         artifact = _as_it_is(request, domain, candidate)
@@ -145,4 +152,6 @@ def _retune(
     trial, figures = build.measured(build.tune(settings, 1, start))
     figures |= {"imported": candidate.folder.origin["format"], **_declared(registry, request, data.task)}
     artifact = build.artifact(trial, candidate.origin)
-    return publish_build(registry, build, artifact, figures, replaces=replaces, pinned=_pinned(request))
+    return publish_build(
+        registry, build, artifact, figures, replaces=replaces, pinned=_pinned(request), made_before=UNKNOWN
+    )

@@ -24,11 +24,24 @@ def require_labels(head: ImportedHead, given: tuple[str, ...] | None) -> tuple[s
         raise InvalidArgumentError(
             f"the head has {head.num_outputs} outputs; given are {len(set(labels))} different labels: {_shown(labels)}"
         )
-    if head.task == NER and (OUTSIDE not in labels or not any(label.startswith("B-") for label in labels)):
-        raise InvalidArgumentError(
-            f"NER labels are O, for words outside of entities, B-… and I-…; these are {_shown(labels)}"
-        )
+    if head.task == NER:
+        _require_bio(labels)
     return labels
+
+
+def _require_bio(labels: tuple[str, ...]) -> None:
+    """Check the tags of entities; of other schemes, as of ends and of single words, entities would be lost or cut."""
+    kinds = {label[2:] for label in labels if label.startswith("B-")}
+    unknown = [
+        label for label in labels if label != OUTSIDE and (label[:2] not in ("B-", "I-") or label[2:] not in kinds)
+    ]
+    if OUTSIDE in labels and kinds and not unknown:
+        return
+    which = f", and {unknown[0]!r} is none of these" if unknown and OUTSIDE in labels and kinds else ""
+    raise InvalidArgumentError(
+        f"NER labels are O, for words outside of entities, B-… and, for kinds that have one, I-…{which}; "
+        f"these are {_shown(labels)}"
+    )
 
 
 def _shown(labels: tuple[str, ...]) -> str:

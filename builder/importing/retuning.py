@@ -7,7 +7,7 @@ import torch
 from backends.adapters.head import Head
 from backends.storage import file_checksum, json_checksum
 from builder.construct.hplm.build import HplmBuild, Start, relabelled
-from builder.construct.hplm.tunable import Tuned, new_head, pooled_width, pooling_for
+from builder.construct.hplm.tunable import Tuned, new_head, pooled_width, pooling_for, scaled
 from builder.importing.candidate import Candidate
 from builder.settings.hplm import TuneSettings
 
@@ -33,4 +33,5 @@ def _head(candidate: Candidate, build: HplmBuild, settings: TuneSettings) -> tup
             head = relabelled(candidate.complete_head(imported), candidate.labels(imported), data.labels, settings.seed)
             return head, imported.pooling
     pooling = pooling_for(build.objective, settings)
-    return new_head(build.objective.num_outputs, pooled_width(pooling, build.root.geometry.hidden_size)), pooling
+    head = new_head(build.objective.num_outputs, pooled_width(pooling, build.root.geometry.hidden_size))
+    return scaled(head, *build.objective.scale), pooling

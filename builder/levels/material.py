@@ -21,6 +21,8 @@ from builder.levels.target import Target
 ONE_IN_FITS = 5
 """One held-out text of this many fits temperatures; the others certify."""
 _LEAST_FITTING = 20
+_LEAST_LEARNING = 20
+"""Of texts that an early head for numbers learns from, a part of which chooses its penalty."""
 _MOST_UNLABELLED = 40_000
 _SEED = 29
 
@@ -95,6 +97,10 @@ def material_of(
 
 def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, target: Target, least: int) -> Material:
     train, held_out = (read_examples(path, live.task) for path in (files.train, files.held_out))
+    if live.task == REGRESSION and len(train) < _LEAST_LEARNING:
+        raise TrainingDataError(
+            f"{files.train} holds {len(train)} texts; to learn from takes at least {_LEAST_LEARNING}"
+        )
     for path, examples in ((files.train, train), (files.held_out, held_out)):
         if (examples[0].text_pair is not None) != live.pair:
             kinds = {True: "pairs of texts", False: "single texts"}

@@ -12,6 +12,7 @@ Usage:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +42,11 @@ _NOTHING = TrainedTexts(np.empty(0, np.uint64))
 
 @dataclass(frozen=True)
 class Outcome:
-    """The live version after a selection, and why it has no ladder if it has none."""
+    """The live version after a selection, why it has no ladder if it has none, and what may not hold of one."""
 
     entry: HplmEntry
     reason: str | None = None
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class LadderPlan:
             found = select_ladder(home, registry, selecting, self.stack, report)
         except Exception as error:  # the version is live, whatever its selection runs into; a defect is logged
             return Outcome(entry, str(presentable(error)))
-        return Outcome(found.entry, found.reason)
+        return Outcome(found.entry, found.reason, found.warnings)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from builder.construct.tasks.calibration import NO_LABEL, labels_of
 from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
 from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.tasks.trained_texts import MadeWith
 from builder.levels.answers import StepAnswers
 from builder.levels.candidate import CALIBRATED, Candidate, Trial, all_layers
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
@@ -68,10 +68,18 @@ NOT_CALIBRATED = (
     "or all alike"
 )
 _STRICT = "strict"
-"""The figure that says where texts may have certified that the version was trained on."""
+"""The figure that says where texts may have certified that the version was trained on, or chosen by."""
+_TRAINED_ON = "trained_on"
+"""The figure of a version that says that nobody knows which texts it was trained on."""
+_CHOSE = "chose_the_version"
+"""The figure that counts the held-out texts that the version's epoch was chosen by."""
 NOT_STRICT = (
     "it is unknown which texts this version was trained on, as it was imported or is of an earlier release; if the "
     "held-out texts are among them, the certificate promises too much"
+)
+BEST_OF_THESE = (
+    "{count} of the held-out texts chose the epoch of this version, so all layers answer them better than other texts: "
+    "an accuracy that they certify promises too much"
 )
 _SEED = 17
 
@@ -110,8 +118,10 @@ class Selection:
         found, said = [], self.figures.get(UNDER_LOAD, "")
         if not self.figures.get(CALIBRATED, True):
             found.append(NOT_CALIBRATED)
-        if not self.figures.get(_STRICT, True):
+        if _TRAINED_ON in self.figures:
             found.append(NOT_STRICT)
+        if self.figures.get(_CHOSE) and self.figures["loss"] == "target-accuracy":
+            found.append(BEST_OF_THESE.format(count=self.figures[_CHOSE]))
         if said.startswith(LATE):
             found.append(f"a deadline of {self.figures['deadline_ms']:g} ms under full load: {said}")
         return found
@@ -155,10 +165,11 @@ class _Search:
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
         self._lower_dtype = lower_dtype_beside(settings.dtype)
-        trained_on = TrainedTexts.read(home.path / live.folder)
-        self._knows_trained_on = trained_on.are_all
-        self._material = material_of(selecting.files, HplmTask.of(live), trained_on, selecting.target, len(self.exits))
+        made_with = MadeWith.read(home.path / live.folder)
+        self._knows_trained_on, of_task = made_with.trained.are_all, HplmTask.of(live)
+        self._material = material_of(selecting.files, of_task, made_with.trained, selecting.target, len(self.exits))
         train, held_out = self._material.train, self._material.held_out
+        self._num_chose = made_with.chose.num_among(held_out)
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
 
     def _encoded(self, what: str, examples: Sequence[Example]) -> EncodedSet:
@@ -177,7 +188,7 @@ class _Search:
             "layers": self._num_layers,
             "held_out_texts": len(self._material.held_out),
             "left_out_as_trained_on": self._material.num_dropped,
-            **({} if self._knows_trained_on or not certified else {_STRICT: False}),
+            **(self._not_strict if certified else {}),
             **chosen.figures,
             **(chosen.certified if certified else {}),
             **self._under_load(chosen if certified else None),
@@ -210,6 +221,14 @@ class _Search:
         if deadline_ms is None or self._selecting.target.late == "reject" or within_ms(1.0) <= deadline_ms:
             return certified
         return [each for each in certified if within_ms(each.least_depth) <= deadline_ms] or certified
+
+    @property
+    def _not_strict(self) -> dict[str, Any]:
+        """Say where the version may know, or was chosen by, texts that certify."""
+        why: dict[str, Any] = {} if self._knows_trained_on else {_TRAINED_ON: "unknown"}
+        if self._num_chose:
+            why[_CHOSE] = self._num_chose
+        return {_STRICT: False, **why} if why else {}
 
     def _under_load(self, chosen: Candidate | None) -> dict[str, str]:
         deadline_ms, rejects = self._selecting.target.deadline_ms, self._selecting.target.late == "reject"

@@ -7,6 +7,7 @@ for another, which labelled texts may have certified.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from backends.engine.stack import StackSettings
@@ -69,10 +70,10 @@ def _selected(
     except Exception as error:  # a file that cannot be read, say, or a defect that one hPLM meets
         LOGGER.exception("%s was not selected", live.id)
         return _row(live, f"{type(error).__name__}: {error}")
-    return _row(found.entry, SELECTED if found.reason is None else found.reason)
+    return _row(found.entry, SELECTED if found.reason is None else found.reason, found.warnings)
 
 
-def _row(entry: HplmEntry, outcome: str) -> dict[str, Any]:
+def _row(entry: HplmEntry, outcome: str, warnings: Sequence[str] = ()) -> dict[str, Any]:
     told = levels_of(entry)
     return {
         "id": entry.id,
@@ -80,4 +81,5 @@ def _row(entry: HplmEntry, outcome: str) -> dict[str, Any]:
         "answered_early": told.get("answered_early"),
         "bound": told.get("bound"),
         "outcome": outcome,
+        "warnings": "; ".join(warnings),
     }

@@ -141,7 +141,7 @@ def pruned_rows(
         rows: The numbers of those that are computed.
         report: Told the progress.
     """
-    head, logits, kept = step.served_head, list[Tensor](), list[float]()
+    head, logits, kept = step.served_head.map(stack.own), list[Tensor](), list[float]()
 
     def exit_of(row: int) -> Exit:
         return Exit(step.after, head, 1.0, NEVER, prunable=Prunable(alpha, marks[row]))
@@ -177,7 +177,7 @@ def _served(
     report: Report,
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Yield the states of each row after each of some layers, and its answers."""
-    first = _reading(after, artifact.head.hidden_size)
+    first = _reading(after, Head(torch.eye(width := artifact.head.hidden_size), torch.zeros(width)).map(stack.own))
     for batch in _batches(stack, artifact, lambda _: first, objective, texts, what, report):
         read = [[early.logits for early in of_row] for of_row in batch.early]
         targets = [texts.targets[row] for row in batch.rows]
@@ -220,9 +220,9 @@ def _batches(
         stack.release(ready)
 
 
-def _reading(after: Sequence[int], width: int) -> Exit | None:
-    """Return exits after some layers that no row takes, and whose heads change nothing."""
-    head, first = Head(torch.eye(width), torch.zeros(width)), None
+def _reading(after: Sequence[int], head: Head) -> Exit | None:
+    """Return exits after some layers that no row takes."""
+    first = None
     for layer in reversed(after):
         first = Exit(layer, head, 1.0, NEVER, later=first)
     return first

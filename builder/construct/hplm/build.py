@@ -27,7 +27,7 @@ from builder.construct.tasks.examples import Example, LabelledText, majority_sha
 from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import CPU
 from builder.executors.cluster import cluster_trainings
@@ -64,7 +64,7 @@ class HplmBuild:
         self._target = home.bank(domain.root, hplm, version)
         self._teacher_data: TeacherData | None = None
         self._upper = Upper(self.root.upper().to(device), self.root.geometry)
-        if note := _leaks(data):
+        if note := leaks_shown(data):
             report(Step("read the examples", 1, 1, note))
 
     def tune(
@@ -155,9 +155,10 @@ class HplmBuild:
         )
 
     @property
-    def trained_texts(self) -> TrainedTexts:
-        """The texts of the training, with those that only a teacher has answered."""
-        return TrainedTexts.of([*self.data.train, *(self._teacher_data.examples if self._teacher_data else ())])
+    def made_with(self) -> MadeWith:
+        """The texts of the training, with those that only a teacher has answered, and those of the dev file."""
+        answered = self._teacher_data.examples if self._teacher_data else ()
+        return MadeWith(TrainedTexts.of([*self.data.train, *answered]), TrainedTexts.of(self.data.dev))
 
     def forget_checkpoints(self) -> None:
         """Remove the checkpoints of this version, and of earlier ones that were killed just before that."""
@@ -225,7 +226,8 @@ def _majorities(data: TaskData) -> dict[str, float]:
     return {name: round(majority_share(examples), 4) for name, examples in shares.items() if examples}
 
 
-def _leaks(data: TaskData) -> str:
+def leaks_shown(data: TaskData) -> str:
+    """Return a warning of dev and test texts that were trained on; nothing where there are none."""
     parts = (("dev", data.dev), ("test", data.test))
     known = (("train", "are in the training file too"), ("live_train", "were trained on for the live version"))
     notes = [

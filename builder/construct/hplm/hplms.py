@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -33,13 +33,13 @@ from builder.construct.hplm.teacher_data import Teacher
 from builder.construct.hplm.tunable import Tuned
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.paired import paired_difference
-from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
 from builder.construct.training.device import training_device
 from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import Hold, exclusive
 from builder.progress import Report, Step
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
-from builder.settings.hplm import TEACHING, TuneSettings
+from builder.settings.hplm import TEACHING, Pooling, TuneSettings
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -96,8 +96,8 @@ def update_hplm(
         live = registry.hplm(request.id)
         teacher = teacher or _requested_teacher(home, request, live.domain.root, device)
         files = TaskFiles(request.train, request.dev, request.test)
-        before = TrainedTexts.read(home.path / live.folder)
-        data = _with_live_leaks(read_task(files, live.task), before)
+        before = MadeWith.read(home.path / live.folder)
+        data = with_live_leaks(read_task(files, live.task), before.trained)
         require_same_kind(live, data, files)
         _require_same_labels(live, data, files, request.labels_may_change)
         domain, pinned = _next_domain(registry, live, request.domain)
@@ -115,7 +115,7 @@ def update_hplm(
             figures,
             replaces=live.version,
             pinned=pinned,
-            trained_before=before if start else None,
+            made_before=before if start else None,
         )
 
 
@@ -128,10 +128,10 @@ def live_settings(artifact: HplmArtifact, is_taught: bool) -> TuneSettings:
     known = {field.name for field in fields(TuneSettings)}
     if bool(artifact.origin.get("teacher")) != is_taught:
         known -= {*TEACHING, "epochs"}
-    noted = artifact.origin.get("tune", {})
-    return replace(TuneSettings.defaults(is_taught), recipe=AdapterRecipe.of(artifact.adapters)).changed(
-        {name: value for name, value in noted.items() if name in known}
-    )
+    noted = {name: value for name, value in artifact.origin.get("tune", {}).items() if name in known}
+    if artifact.pooling in get_args(Pooling):  # an imported head has that of its library, whatever was noted
+        noted["pooling"] = artifact.pooling
+    return replace(TuneSettings.defaults(is_taught), recipe=AdapterRecipe.of(artifact.adapters)).changed(noted)
 
 
 def next_settings(artifact: HplmArtifact, request: UpdateHplm, is_taught: bool) -> tuple[TuneSettings, bool]:
@@ -150,10 +150,10 @@ def publish_build(
     *,
     replaces: int | None = None,
     pinned: bool | None = None,
-    trained_before: TrainedTexts | None = None,
+    made_before: MadeWith | None = None,
 ) -> HplmEntry:
     """Publish the version that a build has made, and remove its checkpoints; `publish_artifact` has the arguments."""
-    trained = build.trained_texts
+    made_with = build.made_with
     entry = publish_artifact(
         build.home,
         registry,
@@ -163,7 +163,7 @@ def publish_build(
         version=build.version,
         replaces=replaces,
         pinned=pinned,
-        trained=trained.joined(trained_before) if trained_before else trained,
+        made_with=made_with.joined(made_before) if made_before else made_with,
     )
     build.forget_checkpoints()
     return entry
@@ -179,12 +179,13 @@ def publish_artifact(
     version: int | None = None,
     replaces: int | None = None,
     pinned: bool | None = None,
-    trained: TrainedTexts | None = None,
+    made_with: TrainedTexts | MadeWith | None = None,
 ) -> HplmEntry:
     """Write an hPLM's next version into the bank and make it live; to be called under `building_hplm`.
 
     `version` is the next version at the start of the work: a version published meanwhile wins. `replaces` and
-    `pinned`: see `Registry.publish_hplm`. `trained` is what its next update warns of when it meets it in a dev file.
+    `pinned`: see `Registry.publish_hplm`. `made_with` is what its next update warns of when it meets it in a dev file,
+    and selections in held-out texts.
     """
     _require_same_root(registry, artifact, domain)
     version = version or registry.next_hplm_version(artifact.hplm)
@@ -193,8 +194,8 @@ def publish_artifact(
     registry.require_unknown_folder(home.relative(target))
     with publishing(target) as folder:
         write_artifact(folder, artifact)
-        if trained is not None:
-            trained.write(folder)
+        if made_with is not None:
+            made_with.write(folder)
     metrics = {**figures, "size_bytes": sum(path.stat().st_size for path in target.iterdir())}
     return registry.publish_hplm(
         artifact.hplm,
@@ -280,7 +281,7 @@ def require_same_kind(live: HplmEntry, data: TaskData, files: TaskFiles) -> None
         raise TrainingDataError(f"hPLM {live.id!r} reads {reads}, but {files.train} holds {holds}")
 
 
-def _with_live_leaks(data: TaskData, live: TrainedTexts) -> TaskData:
+def with_live_leaks(data: TaskData, live: TrainedTexts) -> TaskData:
     """Counts also the texts that the live version learned from: they flatter it, and what goes on from it."""
     leaks = {"dev_in_live_train": live.num_among(data.dev), "test_in_live_train": live.num_among(data.test)}
     return replace(data, leaks={**data.leaks, **leaks})

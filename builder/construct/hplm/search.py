@@ -11,6 +11,7 @@ from backends.adapters.adapter_set import SITES
 from backends.adapters.recipe import AdapterRecipe
 from builder.construct.hplm.tunable import Tuned
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.loop import DivergedError
 from builder.executors.mapping import ParallelMap
 from builder.progress import Report, Step
 from builder.settings.hplm import TuneSettings
@@ -62,23 +63,53 @@ def best_trial(trials: Sequence[Trial], main_metric: str) -> Trial:
 def run_trials(
     trials: Sequence[PlannedTrial], tune_one: Callable[[PlannedTrial, Report], Tuned], report: Report
 ) -> list[Trial]:
-    """Run trials one after the other."""
-    return [
-        Trial(trial.settings, tune_one(trial, _numbered(report, number, len(trials))))
-        for number, trial in enumerate(trials, start=1)
-    ]
+    """Run trials one after the other.
+
+    Raises:
+        DivergedError: All of them diverge.
+    """
+    tried: list[Tuned | DivergedError] = []
+    for number, trial in enumerate(trials, start=1):
+        of_trial = _numbered(report, number, len(trials))
+        tried.append(_Tried(lambda one, of_trial=of_trial: tune_one(one, of_trial))(trial))  # type: ignore[misc]
+    return _ended(trials, tried, report)
 
 
 def run_trials_apart(
     trials: Sequence[PlannedTrial], tune_one: Callable[[PlannedTrial], Tuned], fan_out: ParallelMap, report: Report
 ) -> list[Trial]:
-    """Run trials as tasks of a map, with the same results."""
-    done: list[Trial] = []
+    """Run trials as tasks of a map, with the same results. Raises as `run_trials`."""
+    tried: list[Tuned | DivergedError] = []
     report(Step(_APART, 0, len(trials)))
-    for trial, tuned in zip(trials, fan_out(tune_one, trials), strict=True):
-        done.append(Trial(trial.settings, tuned))
-        report(Step(_APART, len(done), len(trials)))
-    return done
+    for one in fan_out(_Tried(tune_one), trials):
+        tried.append(one)
+        report(Step(_APART, len(tried), len(trials)))
+    return _ended(trials, tried, report)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Tunes a trial, and returns the error of one that diverges: the others may come to something."""
+
+    tune_one: Callable[[PlannedTrial], Tuned]
+
+    def __call__(self, trial: PlannedTrial) -> Tuned | DivergedError:
+        try:
+            return self.tune_one(trial)
+        except DivergedError as error:
+            return error
+
+
+def _ended(trials: Sequence[PlannedTrial], tried: Sequence[Tuned | DivergedError], report: Report) -> list[Trial]:
+    """Return the trials that did not diverge."""
+    pairs = list(zip(trials, tried, strict=True))
+    ended = [Trial(trial.settings, one) for trial, one in pairs if not isinstance(one, DivergedError)]
+    errors = [one for one in tried if isinstance(one, DivergedError)]
+    if not ended:
+        raise errors[0]
+    if errors:
+        report(Step("tune the trials", len(tried), len(tried), f"{len(errors)} of {len(tried)} diverged: {errors[0]}"))
+    return ended
 
 
 def _numbered(report: Report, number: int, count: int) -> Report:
@@ -88,7 +119,7 @@ def _numbered(report: Report, number: int, count: int) -> Report:
 
 
 def _varied(settings: TuneSettings, rng: random.Random, same_recipe: bool) -> TuneSettings:
-    rate = settings.learning_rate * _RATE_FACTOR ** rng.uniform(-1, 1)
+    rate = min(1.0, settings.learning_rate * _RATE_FACTOR ** rng.uniform(-1, 1))
     recipe = settings.recipe if same_recipe else _varied_recipe(settings.recipe, rng)
     return replace(settings, learning_rate=float(f"{rate:.3g}"), recipe=recipe)
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from backends.errors import HplmError
 from builder.construct.hplm.teacher_data import TeacherStates
 from builder.construct.hplm.trainable import (
     Indices,
@@ -83,7 +82,7 @@ class Trainer:
             if watch.best.epoch == 0:
                 raise
         if watch.best.epoch == 0:
-            raise HplmError("the training never gave finite weights; try a lower learning rate")
+            raise DivergedError("the training never gave finite weights; try a lower learning rate")
         return watch.best
 
     def _schedule(self) -> Schedule:

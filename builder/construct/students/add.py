@@ -23,8 +23,9 @@ from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet, read_students
 from backends.storage import file_checksum, json_checksum
 from builder.construct.hplm import trainable
+from builder.construct.hplm.build import leaks_shown
 from builder.construct.hplm.dedicated_teacher import taught_examples
-from builder.construct.hplm.hplms import building_hplm, publish_linked, require_same_kind
+from builder.construct.hplm.hplms import building_hplm, publish_linked, require_same_kind, with_live_leaks
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
@@ -89,7 +90,9 @@ class _Adding:
         self._settings = _settings(request.tune)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         files = TaskFiles(request.train, request.dev)
-        data = read_task(files, live.task)
+        data = with_live_leaks(read_task(files, live.task), TrainedTexts.read(home.path / live.folder))
+        if note := leaks_shown(data):
+            report(Step("read the examples", 1, 1, note))
         require_same_kind(live, data, files)
         self._data = _with_labels_of(live, data, request.train)
         self._objective: Objective[Any] = objective_of(self._data)
@@ -139,6 +142,7 @@ class _Adding:
             "depth": self._set.depth,
             "texts": len(self.examples),
             "unlabelled_texts": self._num_unlabelled,
+            **{name: count for name, count in self._data.leaks.items() if count},
         }
         origin = {"tune": asdict(self._settings), "epoch": tuned.epoch}
         students = StudentAdapters(self._set.fingerprint, tuned.adapters, tuned.heads, tuple(steps), best, origin)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from backends.engine.entities import Span, find_entities, words_span
 from backends.root.words import RowWords
@@ -21,7 +20,7 @@ from builder.construct.tasks import metrics
 from builder.construct.tasks.conll import OUTSIDE
 from builder.construct.tasks.examples import TaggedSentence, is_visible
 from builder.construct.tasks.metrics import Floats
-from builder.construct.tasks.objective import Objective, balanced_weights, distribution_distance
+from builder.construct.tasks.objective import Objective, balanced_weights, cross_entropy, distribution_distance
 
 _UNKNOWN = -100
 """A target that a cross-entropy leaves out."""
@@ -65,8 +64,7 @@ class Ner(Objective[TaggedRow]):
 
     def hard_loss(self, answers: Tensor, targets: Sequence[TaggedRow], label_smoothing: float) -> Tensor:
         wanted = torch.cat([target.tags for target in targets]).to(answers.device)
-        weights = None if self._weights is None else self._weights.to(answers.device)
-        return functional.cross_entropy(answers, wanted, weights, label_smoothing=label_smoothing)
+        return cross_entropy(answers, wanted, self._weights, label_smoothing)
 
     def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         return distribution_distance(answers, teacher, temperature)

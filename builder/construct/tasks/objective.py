@@ -78,7 +78,23 @@ def distribution_distance(logits: Tensor, teacher: Tensor, temperature: float) -
     return temperature**2 * functional.cross_entropy(logits / temperature, wanted)
 
 
+def cross_entropy(answers: Tensor, wanted: Tensor, weights: Tensor | None, label_smoothing: float) -> Tensor:
+    """Cross-entropy in which each row counts as much as its class; a row whose class is below 0 counts nothing.
+
+    Where it smooths labels, PyTorch's own weighs each class of every row: a rare class would be taught to all rows.
+    """
+    if weights is None:
+        return functional.cross_entropy(answers, wanted, label_smoothing=label_smoothing)
+    each = functional.cross_entropy(answers, wanted, reduction="none", label_smoothing=label_smoothing)
+    of_rows = weights.to(answers.device)[wanted.clamp(min=0)] * (wanted >= 0)
+    return (of_rows * each).sum() / of_rows.sum()
+
+
 def balanced_weights(classes: Tensor, num_classes: int) -> Tensor:
-    """Weights under which every class that occurs counts the same, 1 in the mean over the examples."""
+    """Weights under which every class that occurs counts the same, 1 in the mean over the examples.
+
+    One that does not occur, as a tag that only words within a training token get, weighs as much as the rarest.
+    """
     counts = torch.bincount(classes, minlength=num_classes).float()
-    return len(classes) / (int((counts > 0).sum()) * counts.clamp(min=1))
+    occurs = counts > 0
+    return len(classes) / (int(occurs.sum()) * counts.where(occurs, counts[occurs].min()))

@@ -16,7 +16,7 @@ from builder.construct.tasks.dataset import NER, REGRESSION, TaskData
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.ner import Ner
-from builder.construct.tasks.objective import Objective, balanced_weights, distribution_distance
+from builder.construct.tasks.objective import Objective, balanced_weights, cross_entropy, distribution_distance
 
 
 class Classification(Objective[int]):
@@ -36,8 +36,7 @@ class Classification(Objective[int]):
 
     def hard_loss(self, answers: Tensor, targets: Sequence[int], label_smoothing: float) -> Tensor:
         wanted = torch.tensor(targets, device=answers.device)
-        weights = None if self._weights is None else self._weights.to(answers.device)
-        return functional.cross_entropy(answers, wanted, weights, label_smoothing=label_smoothing)
+        return cross_entropy(answers, wanted, self._weights, label_smoothing)
 
     def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         return distribution_distance(answers, teacher, temperature)

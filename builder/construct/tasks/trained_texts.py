@@ -1,6 +1,7 @@
-"""The texts that a version was trained on, as a file of hashes beside its weights: enough to find them in a dev file.
+"""The texts that a version was made with, as files of hashes beside its weights: enough to find them in other files.
 
 bank/<root>/<tenant>--<name>@<version>/trained_on.hashes     XXH3-128 of what follows, then sorted 64-bit hashes
+bank/<root>/<tenant>--<name>@<version>/chosen_by.hashes      the same of the dev texts
 
 A version that goes on from one whose texts are unknown, as of an import, has `trained_on.partial.hashes` in its place.
 """
@@ -21,7 +22,7 @@ from backends.storage import write_file
 from builder.construct.tasks.examples import Example, normalised
 
 LOGGER = logging.getLogger(__name__)
-_NAME, _PARTIAL_NAME = "trained_on.hashes", "trained_on.partial.hashes"
+_NAME, _PARTIAL_NAME, _CHOSEN_BY_NAME = "trained_on.hashes", "trained_on.partial.hashes", "chosen_by.hashes"
 _DIGEST_BYTES = 16
 _SEGMENT_SEPARATOR = "\t"
 Hashes = npt.NDArray[np.uint64]
@@ -48,19 +49,11 @@ class TrainedTexts:
     def read(cls, folder: Path) -> Self:
         """Read those of a version; none where an older release wrote it, it was imported, or the file is damaged."""
         are_all = (folder / _NAME).exists()
-        path = folder / (_NAME if are_all else _PARTIAL_NAME)
-        content = path.read_bytes() if path.exists() else b""
-        digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if xxhash.xxh3_128_digest(body) == digest:
-            return cls(np.frombuffer(body, "<u8").astype(np.uint64), are_all)
-        if content:
-            LOGGER.warning("%s is damaged, so it is unknown which dev texts that version was trained on", path)
-        return cls(np.empty(0, np.uint64), are_all=False)
+        hashes = _read(folder / (_NAME if are_all else _PARTIAL_NAME))
+        return cls(np.empty(0, np.uint64), are_all=False) if hashes is None else cls(hashes, are_all)
 
     def write(self, folder: Path) -> None:
-        body = self.hashes.astype("<u8").tobytes()
-        path = folder / (_NAME if self.are_all else _PARTIAL_NAME)
-        write_file(path, xxhash.xxh3_128_digest(body) + body)
+        _write(folder / (_NAME if self.are_all else _PARTIAL_NAME), self.hashes)
 
     def joined(self, others: TrainedTexts) -> TrainedTexts:
         return TrainedTexts(np.union1d(self.hashes, others.hashes), self.are_all and others.are_all)
@@ -74,9 +67,56 @@ class TrainedTexts:
         return np.isin(hashes_of(examples), self.hashes)
 
 
+@dataclass(frozen=True)
+class MadeWith:
+    """All texts that a version was made with.
+
+    Attributes:
+        trained: Those that it, or a version that it went on from, has learned from.
+        chose: Those that its epoch was chosen by, and its trial of a search; none of a version of an older release.
+    """
+
+    trained: TrainedTexts
+    chose: TrainedTexts
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        hashes = _read(folder / _CHOSEN_BY_NAME)
+        chose = TrainedTexts(np.empty(0, np.uint64), are_all=False) if hashes is None else TrainedTexts(hashes)
+        return cls(TrainedTexts.read(folder), chose)
+
+    def write(self, folder: Path) -> None:
+        self.trained.write(folder)
+        _write(folder / _CHOSEN_BY_NAME, self.chose.hashes)
+
+    def joined(self, others: MadeWith) -> MadeWith:
+        return MadeWith(self.trained.joined(others.trained), self.chose.joined(others.chose))
+
+
+_UNKNOWN_TEXTS = TrainedTexts(np.empty(0, np.uint64), are_all=False)
+UNKNOWN = MadeWith(_UNKNOWN_TEXTS, _UNKNOWN_TEXTS)
+"""Of a version that was made elsewhere."""
+
+
 def hashes_of(examples: Sequence[Example]) -> Hashes:
     """Return the hash of each example's text."""
     texts = (_SEGMENT_SEPARATOR.join(normalised(example)) for example in examples)
     return np.fromiter(
         (xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass")) for text in texts), np.uint64, len(examples)
     )
+
+
+def _read(path: Path) -> Hashes | None:
+    """Return none where there is no file, or a damaged one."""
+    content = path.read_bytes() if path.exists() else b""
+    digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if xxhash.xxh3_128_digest(body) == digest:
+        return np.frombuffer(body, "<u8").astype(np.uint64)
+    if content:
+        LOGGER.warning("%s is damaged, so it is unknown which texts that version was made with", path)
+    return None
+
+
+def _write(path: Path, hashes: Hashes) -> None:
+    body = hashes.astype("<u8").tobytes()
+    write_file(path, xxhash.xxh3_128_digest(body) + body)

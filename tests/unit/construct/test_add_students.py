@@ -179,6 +179,17 @@ def test_a_killed_tuning_goes_on_and_the_live_version_serves(
     assert all(torch.equal(one, own.adapters.named()[name]) for name, one in expected.adapters.named().items())
 
 
+def test_dev_texts_that_were_trained_on_are_counted_and_said(
+    tiny_home: Home, students: StudentSet, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """They flatter the scores that the number of students is chosen by, and the confidences."""
+    assert "dev_in_live_train" not in add(tiny_home, files).metrics["students"]
+    others, steps = write_task(tmp_path / "others", "topic", seed=300, train=TRAIN), list[Step]()
+    found = add(tiny_home, (others[0], files[0]), report=steps.append).metrics["students"]
+    assert found["dev_in_live_train"] == TRAIN
+    assert any("were trained on for the live version" in step.note for step in steps)
+
+
 def test_students_that_are_added_twice_are_those_added_last(
     tiny_home: Home, students: StudentSet, files: tuple[Path, Path]
 ) -> None:

@@ -10,7 +10,7 @@ from backends.engine.entities import Span
 from backends.root.words import RowWords
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.ner import Ner
-from builder.construct.tasks.objective import balanced_weights
+from builder.construct.tasks.objective import balanced_weights, cross_entropy
 from builder.construct.tasks.task_objectives import Classification
 
 
@@ -69,3 +69,30 @@ def test_balanced_classes_weigh_the_same() -> None:
     x, y = -torch.log_softmax(torch.tensor([1.0, 0.0]), dim=0)
     assert float(plain) == pytest.approx(float(4 * x + y) / 5)
     assert float(balanced) == pytest.approx(float(x + y) / 2)
+
+
+@pytest.mark.parametrize("count", [20, 400])
+def test_balanced_classes_with_smoothed_labels_teach_no_row_another_class(count: int) -> None:
+    """The best answers to texts of a frequent class are that class, however rare the other is."""
+    texts = [LabelledText("a", label) for label in "x" * count + "y"]
+    objective, targets = Classification("xy", texts, balanced=True), [0] * count + [1]
+    answers = torch.zeros(count + 1, 2, requires_grad=True)
+    optimiser = torch.optim.Adam([answers], lr=0.1)
+    for _ in range(200):
+        optimiser.zero_grad()
+        objective.hard_loss(answers, targets, 0.05).backward()
+        optimiser.step()
+    assert answers.argmax(dim=1).tolist() == targets
+    assert torch.softmax(answers[0].detach(), dim=0)[0] > 0.9
+
+
+def test_a_tag_that_does_not_occur_weighs_no_more_than_the_rarest() -> None:
+    """Words within a training token may have it."""
+    weights = balanced_weights(torch.tensor([0] * 900 + [1] * 100), 3)
+    assert weights[2] == weights[1] == pytest.approx(5.0)
+
+
+def test_words_of_unknown_tags_count_nothing() -> None:
+    answers, weights = torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([1.0, 4.0])
+    found = cross_entropy(answers, torch.tensor([0, -100]), weights, 0.1)
+    assert torch.isfinite(found) and found == cross_entropy(answers[:1], torch.tensor([0]), weights, 0.1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, RobertaConfig
 
 from backends.errors import FingerprintMismatchError, HplmError, InvalidArgumentError
+from builder.importing.base import Base, require_same_base
 from builder.importing.peft_lora import read_peft_lora
 
 LENGTHS = (9, 1, 4, 7, 2)
@@ -129,6 +130,18 @@ def test_ner_labels_have_a_name_for_what_is_no_entity(importer: Importer, tmp_pa
     make_peft(importer.model, tmp_path / "tokens", "TOKEN_CLS")
     with refused(importer, "O, for words outside of entities"):
         importer.take(tmp_path / "tokens", labels=["B-LOC", "B-PER", "I-PER"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "wrong"),
+    [(["O", "B-PER", "E-PER"], "E-PER"), (["O", "B-PER", "I-LOC"], "I-LOC"), (["O", "S", "B-X"], "S")],
+)
+def test_ner_labels_of_another_scheme_would_lose_entities(
+    importer: Importer, tmp_path: Path, labels: list[str], wrong: str
+) -> None:
+    make_peft(importer.model, tmp_path / "tokens", "TOKEN_CLS")
+    with refused(importer, f"'{wrong}' is none of these"):
+        importer.take(tmp_path / "tokens", labels=labels)
 
 
 def test_a_regression_has_one_output_and_no_labels(importer: Importer, tmp_path: Path) -> None:
@@ -334,3 +347,11 @@ def test_roberta_heads_have_a_dense_layer_of_their_own(tmp_path: Path) -> None:
         expected = wrapped.get_submodule("base_model.model.classifier")(states)
     torch.testing.assert_close(imported.head.head.logits(states[:, 0]), expected, rtol=1e-5, atol=1e-5)
     assert {module.layer for module in imported.modules} == {1}
+
+
+def test_of_an_uploaded_adapter_only_the_name_of_its_base_is_compared(importer: Importer, tiny_bert: Path) -> None:
+    manifest = importer.root.manifest
+    assert require_same_base(str(importer.model), manifest, Base()) == "weights"
+    assert require_same_base(str(importer.model), manifest, Base(is_uploaded=True)) == "name"
+    with pytest.raises(FingerprintMismatchError, match="the adapter was made for "):
+        require_same_base(str(tiny_bert), manifest, Base(is_uploaded=True))

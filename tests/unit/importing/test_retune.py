@@ -15,8 +15,9 @@ from backends.errors import ConflictError, FingerprintMismatchError, InvalidArgu
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from bench.kit.tiny_home import tiny_root, write_task
+from bench.kit.tiny_home import tiny_root, write_task, write_values
 from builder.construct.hplm.hplms import building_hplm, publish_artifact, publish_linked
+from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.target import DECLARED, Target
 from cli.app import app
 
@@ -56,6 +57,22 @@ def test_an_adapter_without_a_head_gets_one(tiny_home: Home, tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     entry = Registry.open(tiny_home).hplm("acme/new")
     assert (entry.labels, entry.domain.name) == (("glad", "sad"), "general")
+
+
+def test_a_regression_of_large_numbers_begins_at_their_mean(tiny_home: Home, tmp_path: Path) -> None:
+    """And nobody knows what the adapter was trained on before, which selections say."""
+    make_peft(model_of(tiny_home), tmp_path / "x", "SEQ_CLS", layers_to_transform=[0])
+    train, dev = write_values(tmp_path, seed=72, train=40)
+    for path in (train, dev):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({**row, "label": 2000 + row["label"] / 100}) + "\n" for row in rows))
+    tuning = ["--retune", "--task", "regression", "--train", str(train), "--dev", str(dev), "--epochs", "1"]
+    result = run(tiny_home, "acme/year", "--from", str(tmp_path / "x"), *tuning)
+    assert result.exit_code == 0, result.output
+    folder = tiny_home.path / Registry.open(tiny_home).hplm("acme/year").folder
+    artifact = read_artifact(folder, RootFolder(tiny_home.root("tiny")).fingerprint)
+    assert abs(float(artifact.head.bias) - 2000) < 20
+    assert not TrainedTexts.read(folder).are_all
 
 
 def test_an_existing_hplm_is_replaced_only_when_that_is_asked_for(tiny_home: Home, tmp_path: Path) -> None:

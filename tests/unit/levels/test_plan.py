@@ -81,6 +81,12 @@ def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) ->
     assert other.target == Target.of(agreement=0.7, certainty=0.8) and other.after == (1,)
 
 
+def test_what_may_not_hold_of_a_ladder_is_said_with_it(tiny_home: Home, files: dict[str, Path]) -> None:
+    made = created(tiny_home, creation({**files, "dev": files["held_out"]}, target_accuracy=0.2))
+    assert made.reason is None and made.entry.metrics["ladder"]["strict"] is False
+    assert any("chose the epoch of this version" in warning for warning in made.warnings)
+
+
 def test_an_update_counts_the_earlier_training_as_known(tiny_home: Home, files: dict[str, Path]) -> None:
     registry = Registry.open(tiny_home)
     request = creation(files, max_drop=25)

@@ -24,9 +24,10 @@ from builder.construct.hplm.hplms import building_hplm
 from builder.construct.hplm.states import encoded_set
 from builder.construct.tasks.dataset import TaskData, read_examples
 from builder.construct.tasks.task_objectives import objective_of
+from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import THRESHOLDS, Certificate
-from builder.levels.material import UnlabelledFile
+from builder.levels.material import LabelledFiles, UnlabelledFile
 from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
 from builder.levels.served import served_rows
@@ -194,6 +195,18 @@ def test_texts_that_were_trained_on_certify_nothing(tiny_home: Home, train: Path
         select(tiny_home, train, train)
 
 
+def test_dev_texts_may_certify_and_the_ladder_says_so(tiny_home: Home, train: Path, held_out: Path) -> None:
+    """All layers answer them better than other texts, which is safe for a drop and not for an accuracy."""
+    folder = tiny_home.path / Registry.open(tiny_home).hplm("acme/topic").folder
+    assert len(MadeWith.read(folder).chose.hashes) > 0, "a tuning notes its dev texts"
+    chose = TrainedTexts.of(read_examples(held_out, "classification")[:150])
+    MadeWith(MadeWith.read(folder).trained, chose).write(folder)
+    drop = select(tiny_home, train, held_out)
+    assert (drop.figures["strict"], drop.figures["chose_the_version"]) == (False, 150) and not drop.warnings
+    accuracy = select(tiny_home, train, held_out, Target.of(target_accuracy=0.5))
+    assert [each.startswith("150 of the held-out texts chose") for each in accuracy.warnings] == [True]
+
+
 def test_a_text_that_is_there_twice_counts_once(tiny_home: Home, train: Path, tmp_path: Path) -> None:
     few = written(tmp_path / "few.jsonl", "topic", 50, seed=907)
     few.write_text(8 * few.read_text())
@@ -239,6 +252,7 @@ def test_texts_without_labels_promise_nothing_about_labels(tiny_home: Home, tmp_
 def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
     """Who fails stops none, and who has that ladder already keeps its version."""
     registry, texts = Registry.open(tiny_home), plain(tmp_path / "plain.txt", 900, seed=914)
+    (tiny_home.path / registry.hplm("acme/topic").folder / "trained_on.hashes").unlink()
     before = {entry.id: entry.version for entry in registry.hplms()}
     target, steps = LadderTarget(agreement=0.85), list[Step]()
 
@@ -251,7 +265,7 @@ def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
     assert rows.keys() == before.keys() and steps[-1] == Step("select", len(before), len(before))
     assert "being built by another process" in rows["acme/mood"]["outcome"]
     selected = {name for name, row in rows.items() if row["outcome"] == "selected"}
-    assert "acme/topic" in selected
+    assert "acme/topic" in selected and "it is unknown which texts" in rows["acme/topic"]["warnings"]
     assert {name: row["version"] - before[name] for name, row in rows.items()} == {
         name: int(name in selected) for name in before
     }
@@ -335,3 +349,11 @@ def test_another_build_of_the_same_hplm_is_waited_for_by_nobody(tiny_home: Home,
 def test_targets_that_mean_nothing(changes: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Target.of(**changes)
+
+
+@pytest.mark.gpu
+def test_a_ladder_is_selected_where_a_gpu_serves(tiny_home: Home, train: Path, held_out: Path) -> None:
+    selecting = Selecting("acme/topic", LabelledFiles(train, held_out), EASY)
+    stack = replace(STACK, device="cuda:0")
+    found = select_ladder(tiny_home, Registry.open(tiny_home), selecting, stack, ignore)
+    assert found.ladder is not None, found.reason
