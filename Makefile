@@ -21,7 +21,7 @@ help:  ## Show what can be made
 $(READY): pyproject.toml constraints.txt clients/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "none of $(PYTHONS), with venv, was found; name one with PYTHON=…"; exit 1; }
 	@echo "setting up $(VENV) with $(PYTHON) (a minute or two, most of it PyTorch)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # an interrupted one has no pip
 	@$(PIP) --constraint constraints.txt --upgrade pip  # Python's own pip takes twice as long to find the versions
 	@$(PIP) --constraint constraints.txt --editable ./clients --editable '.[dev]'
 	@command -v tritonserver >/dev/null || $(PIP) --constraint constraints.txt --no-deps nvidia-pytriton
@@ -30,13 +30,13 @@ $(READY): pyproject.toml constraints.txt clients/pyproject.toml
 
 quickstart: HOME_FOLDER = quickstart_home
 quickstart: $(READY)  ## Serve nine prebuilt models within a minute, on ports 8000 to 8003 (PORT=9000: 9000 to 9003)
-	@$(BIN)/python -m demo.quickstart --home $(HOME_FOLDER) $(if $(PORT),--port $(PORT))
+	@$(BIN)/python -m demo.quickstart --home "$(HOME_FOLDER)" $(if $(PORT),--port $(PORT))
 
 demo: $(READY)  ## Build nine models of three tenants from real text, serve them with real Triton, ask them
-	@$(BIN)/python -m demo --home $(HOME_FOLDER)
+	@$(BIN)/python -m demo --home "$(HOME_FOLDER)"
 
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics), 8003 (health) (PORT=9000: 9000 …)
-	@$(BIN)/hplm serve --home $(HOME_FOLDER) $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
+	@$(BIN)/hplm serve --home "$(HOME_FOLDER)" $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
 
 # Serial tests mostly wait: two files of them leave half of two cores free.
 IN_PAIRS := -n 2 --dist loadgroup --no-loadscope-reorder
@@ -73,13 +73,13 @@ results: $(READY) pictures  ## Write the index of the measured figures from thei
 plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so, for machines without a compiler
 	@$(BIN)/python -m builder.plugin build/batchstrategy.so
 
-demo_home/registry.db:
+demo_home/run/demo.built:  # the demo writes it last
 	@$(MAKE) demo HOME_FOLDER=demo_home
 
-bench: $(READY) demo_home/registry.db  ## Run the benches in their quick sizes, one table at the end (ONLY="limit mixing", RESUME=1)
+bench: $(READY) demo_home/run/demo.built  ## Run the benches in their quick sizes, one table at the end (ONLY="limit mixing", RESUME=1)
 	@$(BIN)/python -m bench all --quick $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume) --json build/bench/table.json
 
-prebuilt: $(READY) demo_home/registry.db  ## Take quickstart's models from a demo home again, and compare the answers
+prebuilt: $(READY) demo_home/run/demo.built  ## Take quickstart's models from a demo home again, and compare the answers
 	@$(BIN)/python -m demo.prebuilding --home demo_home
 
 demo-root: $(READY)  ## Repeat the distillation of the demo's root (about twenty minutes)

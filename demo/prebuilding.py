@@ -26,6 +26,7 @@ from backends.registry.registry import Registry
 from backends.storage import file_checksum, publishing
 from builder.construct.tasks.jsonl import read_classes
 from builder.serving import ServerConfig, TritonServer
+from demo.own_registry import require_own_registry
 from demo.prebuilt import PREBUILT, Prebuilt
 from demo.quickstart import QuickstartHome
 from demo.recipes import RECIPES
@@ -79,6 +80,7 @@ def _share_right(client: HplmClient, hplm: str, file: Path) -> float:
 
 def run(home: Annotated[Path, typer.Option(help="A home that 'make demo' has built.")] = Path("demo_home")) -> None:
     """Take the prebuilt parts from a demo home, and compare."""
+    require_own_registry()
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     opened = Home(home.absolute())
     registry = Registry.open(opened)

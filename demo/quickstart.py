@@ -7,7 +7,6 @@ the hPLMs from the repository, and the table is computed here. A second run serv
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import time
@@ -21,7 +20,7 @@ import typer
 from rich.console import Console
 
 from backends.errors import ConflictError, InvalidArgumentError
-from backends.home import HOME_VARIABLE, REGISTRY_VARIABLE, Home
+from backends.home import HOME_VARIABLE, Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.registry.registry import Registry
 from backends.storage import read_json, write_json
@@ -41,6 +40,8 @@ from cli.export import export_settings
 from cli.failures import described
 from cli.listening import auth_of_run, require_code, who_may_ask
 from cli.server import serve_until_stopped
+from cli.streams import take_any_text
+from demo.own_registry import require_own_registry
 from demo.prebuilt import PREBUILT, Prebuilt
 from demo.root import DISTILLED, ROOT, root_request
 from demo.tasks import write_lines
@@ -98,7 +99,7 @@ class QuickstartHome:
             with building_hplm(self._home, hplm):
                 if not registry.has_hplm(hplm):
                     artifact, trained = self._prebuilt.artifact(hplm), self._prebuilt.trained_texts(hplm)
-                    publish_artifact(self._home, registry, artifact, domain, figures, trained=trained)
+                    publish_artifact(self._home, registry, artifact, domain, figures, made_with=trained)
         render_repository(self._home.repository, export_settings())
         self._mark(assembled=True)
 
@@ -160,7 +161,7 @@ def run(
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     opened = Home(home.absolute())
     ports = server_ports(port)
-    _require_own_registry()
+    require_own_registry()
     _require_free_ports(ports)
     quickstart = QuickstartHome(opened, Prebuilt.read(PREBUILT), console)
     if quickstart.is_assembled():
@@ -183,12 +184,6 @@ def run(
     with own_log(opened.run) as log_path:
         config = server_config(opened, ports, log_path, of_run)
         serve_until_stopped(config, of_run, say_what_to_try, supervision=Supervision(health_port=ports[-1]))
-
-
-def _require_own_registry() -> None:
-    """Keep the demo's hPLMs out of a registry that other homes use."""
-    if os.environ.get(REGISTRY_VARIABLE):
-        raise InvalidArgumentError(f"{REGISTRY_VARIABLE} is set, but this home has a registry of its own; unset it")
 
 
 def _require_free_ports(ports: Sequence[int | None]) -> None:
@@ -232,6 +227,7 @@ def what_to_try(server: TritonServer, home: Path, hplms: Sequence[str], seconds:
 
 
 def main() -> None:
+    take_any_text()
     try:
         typer.run(run)
     except Exception as error:

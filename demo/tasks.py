@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backends.storage import write_file
 from demo.harvest import Harvest, Snippet
 from demo.prose import Novelty, is_english
 from demo.recipes import RECIPES, Recipe
@@ -106,4 +107,5 @@ def write_task(task: DemoTask, folder: Path) -> dict[str, Path]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    """Write all of them or none: what is there is taken for whole."""
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sys
@@ -20,9 +21,18 @@ from shared_builds import built_once
 SHARED_FIXTURES = {"served", "served_bf16", "served_int8", "installed_harvest"}
 RARE_MARKS = {"serial", "long"}
 LONGEST_ID = 120
+OF_TESTS = ("HPLM_TEST_", "HPLM_RANDOM_BATCHES")
+"""What the names begin with of variables that are for the tests."""
 
 # PyTorch and what imports it are imported where they are needed: pytest-xdist's own process, which only hands the tests
 # out, reads this file too, and starts its workers when it has read it.
+
+
+def pytest_configure() -> None:
+    """Forget what the shell says to `hplm`: tests would write to a registry named there, and collect garbage."""
+    for name in [name for name in os.environ if name.startswith("HPLM_")]:
+        if not name.startswith(OF_TESTS):
+            del os.environ[name]
 
 
 def pytest_report_header() -> str:
@@ -45,6 +55,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What this run keeps is not the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(built_once(tmp_path_factory, "cache", lambda _: None)))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_proxy() -> Iterator[None]:
+    """Keep a proxy of the environment from what tests, and the programs that they start, ask of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("no_proxy", "127.0.0.1,localhost", prepend=",")
         yield
 
 

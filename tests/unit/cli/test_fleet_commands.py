@@ -53,6 +53,16 @@ def test_options_that_cannot_be(
     assert not list((tiny_home.run / "fleet").glob("*")), "nothing may be left of a fleet that did not start"
 
 
+def test_what_the_gateway_does_not_say_is_unknown(run_hplm: Callable[..., str], tiny_home: Home) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    with StandInFleet(tiny_home, 1):
+        names, values = run_hplm("fleet", "status", "--home", tiny_home.path).splitlines()
+        shown = dict(zip(names.split("\t"), values.split("\t"), strict=True))
+        assert {shown[name] for name in ("in_gateway", "requests", "open")} == {"unknown"}
+        (entry,) = json.loads(run_hplm("fleet", "status", "--home", tiny_home.path, "--json"))["servers"]
+        assert entry["in_gateway"] is None and entry["requests"] is None
+
+
 def test_a_port_that_is_taken_is_named(run_hplm: Callable[..., str], tiny_home: Home) -> None:
     render_repository(tiny_home.repository, ExportSettings())
     with socket.socket() as other:

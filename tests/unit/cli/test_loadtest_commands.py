@@ -11,6 +11,10 @@ import pytest
 
 import cli
 from backends.home import Home
+from loadtest.outcome import Kind, Outcome
+from loadtest.results import Results
+from loadtest.run import LoadTest, write_report
+from loadtest.run_folder import RunFolder
 
 DEAD = ("--url", "127.0.0.1:9")
 ASKED = ("--hplm", "acme/topic", *DEAD)
@@ -163,3 +167,28 @@ def test_help_names_every_scenario_and_loads_nothing_heavy() -> None:
     assert out.splitlines()[-1] == "[]"
     for name in ("steady", "burst", "overload", "trace", "compare", "report", "worker"):
         assert re.search(rf"\b{name}\b", out)
+
+
+@pytest.mark.parametrize(("state", "code"), [("failed", 1), ("complete", 0)])
+def test_a_run_that_failed_ends_with_an_error_although_no_request_did(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str, code: int
+) -> None:
+    """As where a load worker dies: what it was to send is missing, and what came back is well."""
+
+    def played(folder: RunFolder, test: LoadTest) -> Results:
+        folder.write_schedule(test.schedule)
+        with folder.writing(test.schedule) as writer:
+            at_s = float(test.schedule.times_s[0])
+            writer.write([Outcome(0, at_s, at_s + 0.01, Kind.ANSWERED, "", 1)])
+        target = {"url": "server:8001", "protocol": "grpc", "timeout_s": None}
+        run = {"state": state, "trouble": ["worker 2 is gone"], "settings": {}, "target": target, "workers": 2}
+        folder.write_run({**run, "lateness_limit_ms": 1e6, "began_at": "2026-01-02T03:04:05+00:00", "batches": None})
+        return write_report(folder)
+
+    monkeypatch.setattr("cli.loadtest_run._played", played)
+    monkeypatch.setattr("loadtest.server.check_hplms", lambda *_: frozenset())
+    monkeypatch.setattr(sys, "argv", ["hplm", "loadtest", "steady", *ASKED, "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert (stop.value.code or 0) == code
+    assert ("This run failed: worker 2 is gone" in capsys.readouterr().err) == bool(code)

@@ -133,12 +133,13 @@ def test_traffic_that_says_too_little_is_rejected(place: Run, tmp_path: Path) ->
         ("", "no requests"),
         ("time_s,hplm,deadline_ms\n", "no requests"),
         ("time_s,hplm,deadline_ms\n0,acme/gone,5\n1,acme/topic,5\n", "requests for 'acme/gone', which are no hPLMs"),
-        ("time_s,hplm\n0,acme/topic\n1,acme/topic\n", "has no column deadline_ms; say --deadlines"),
+        ("time_s,hplm\n0,acme/topic\n1,acme/topic\n", "no request of {path} has a deadline; say --deadlines"),
+        ("time_s,hplm,deadline_ms\n0,acme/topic,\n", "no request of {path} has a deadline; say --deadlines 200ms"),
         ("time_s,deadline_ms\n0,5\n1,5\n", "has no column hplm, and this home has 2 roots"),
         ("time_s,hplm,deadline_ms\n0,acme/topic,0\n", "line 2: a deadline is above 0"),
     ):
         path.write_text(content)
-        assert complaint in place("--devices", "2x16GB", path=path)
+        assert complaint.format(path=path) in place("--devices", "2x16GB", path=path)
     assert "No such file" in place("--devices", "2x16GB", path=tmp_path / "none.csv")
     assert "--hop" in place("--devices", "2x16GB", "--hop", "soon")
     assert "speed must be" in place("--devices", "2x16GB", "--speed", "0")
