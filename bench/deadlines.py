@@ -7,10 +7,11 @@ first come, first served answers when it is kept full, measured in every run. Be
 priorities and timeouts (`bench/kit/triton_queue.py`). Every value of a cell is the median over the runs.
 
 A request answered before its planned deadline is worth 1 / its tokens. Admitted is a request that was sent and not
-rejected before its deadline (`bench/kit/fates.py`).
+rejected before its deadline (`bench/kit/fates.py`). Utility and goodput are for each second of the load, and count what
+is answered after its end too, by the same requests for all policies. So they may exceed the capacity, which only what
+is answered on time during the load is compared with ("within the load").
 
-All of it takes 100 minutes. Each load is kept in a file of `--trials`, and the same command goes on with those that are
-not there.
+All of it takes 100 minutes. Each load is kept in a file of `--trials`, and the same command goes on with the others.
 
 `--quick` takes a root that is 512 wide and batches of 32: deadlines are multiples of what a batch takes, so with a
 small model and short batches the time of the clients and of the lower half would decide instead of the policies.
@@ -50,7 +51,7 @@ from loadtest.in_process import play
 from loadtest.schedule import Schedule
 from loadtest.sender import Target, open_sdk
 
-_EDITION = 1
+_EDITION = 2
 """Of the kept trials: one more with every change of what they hold or of what is served."""
 _TRITON = "triton's queue"
 _open_queue = partial(open_triton, options=queue_options)
@@ -97,6 +98,7 @@ class Run:
     """One load on one server.
 
     Attributes:
+        within_per_s: What is answered on time until the last request of the load is due to be sent.
         rejected: Share of all that were planned that was rejected, whenever.
         fates: Number of requests by fate.
     """
@@ -105,6 +107,7 @@ class Run:
     utility_per_s: float
     on_time: float
     goodput_per_s: float
+    within_per_s: float
     admitted: float
     admitted_on_time: float
     rejected: float
@@ -122,6 +125,7 @@ class Run:
             utility_per_s=float((1 / played.requests.tokens[on_time]).sum()) / duration_s,
             on_time=played.attainment,
             goodput_per_s=fates.count(Fate.ON_TIME) / duration_s,
+            within_per_s=int((on_time & (played.requests.done_s <= duration_s)).sum()) / duration_s,
             admitted=fates.admitted / len(fates.each),
             admitted_on_time=fates.admitted_on_time,
             rejected=fates.share(Fate.REJECTED, Fate.EXPIRED),
@@ -138,6 +142,7 @@ class Run:
             "utility per s": self.utility_per_s,
             "on time": self.on_time,
             "goodput": self.goodput_per_s,
+            "within the load": self.within_per_s,
             "admitted": self.admitted,
             "admitted on time": self.admitted_on_time,
             **{str(fate): self.fates[fate] for fate in Fate if fate != Fate.ON_TIME},
@@ -284,10 +289,10 @@ def _over_best(ours: Runs) -> dict[str, float | None]:
 
 
 def _collapses(capacities: Mapping[str, float], results: Runs) -> dict[str, float | None]:
-    """Goodput at three times the capacity over that at 1.2 times, and over the capacity."""
+    """What is answered on time within a load of three times the capacity over that at 1.2, and over the capacity."""
     names = list(dict.fromkeys(name for _, _, name in results))
-    at_3x = {name: _goodput(results, 3.0, name) for name in names}
-    kept = {name: _ratio(at_3x[name], _goodput(results, 1.2, name)) for name in names}
+    at_3x = {name: _within(results, 3.0, name) for name in names}
+    kept = {name: _ratio(at_3x[name], _within(results, 1.2, name)) for name in names}
     of_capacity = {name: _ratio(at_3x[name], capacities.get(WIDE)) for name in names}
     share_3x = [run.clients_share_of_cpu for run in results.get((WIDE, 3.0, PolicyName.DAS), ())]
     return {
@@ -316,9 +321,9 @@ def _utility(results: Runs, mix: str, load: float, name: str) -> float | None:
     return median(run.utility_per_s for run in runs) if runs else None
 
 
-def _goodput(results: Runs, load: float, name: str) -> float | None:
+def _within(results: Runs, load: float, name: str) -> float | None:
     runs = results.get((WIDE, load, name))
-    return median(run.goodput_per_s for run in runs) if runs else None
+    return median(run.within_per_s for run in runs) if runs else None
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:

@@ -43,9 +43,11 @@ TINY = replace(
 )
 PARTS = ("linear", "gateway", "affinity", "hot", "loss", "hang", "rolling", "paced")
 _MOST_PACED = 8
+_DRAWS = 1_000
+"""Of the bootstrap that an interval is from."""
 _ASKED_ALONE = 8
 """hPLMs; of many, most requests without the gateway would meet a server that has to read their adapters first."""
-_EDITION = 2
+_EDITION = 3
 """Version of the kept parts. Raise it when the measurement changes."""
 Row = Mapping[str, Any]
 
@@ -139,12 +141,18 @@ def _rate_rows(what: str, rates: Sequence[Rate]) -> list[Row]:
 
 
 def gateway(real: RealFleet, settings: Settings) -> Measured:
-    """The same requests through the gateway and without it, one at a time."""
+    """The same requests through the gateway and without it, one at a time; the difference is of each request."""
     urls = [real.fleet.grpc_url, *real.fleet.direct_urls()]
-    through, *direct = real.clients.alone_us(urls, real.rows(settings.alone_rows, real.hplms[:_ASKED_ALONE]))
-    with_us, without_us = median(through), median([us for of_server in direct for us in of_server])
-    row = {"part": "gateway", "requests": len(through), "p50 us": with_us, "without it": without_us}
-    return Measured({"gateway_us": with_us - without_us, "gateway_p50_us": with_us}, [row])
+    rows = real.rows(settings.alone_rows, real.hplms[:_ASKED_ALONE])
+    through, *direct = map(np.array, real.clients.alone_us(urls, rows))
+    without = np.mean(direct, axis=0)
+    rng = np.random.default_rng(settings.alone_rows)
+    drawn = np.median(rng.choice(through - without, (_DRAWS, len(through))), axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5)).tolist()
+    medians = {"p50 us": float(np.median(through)), "without it": float(np.median(without))}
+    row = {"part": "gateway", "requests": len(through), **medians, "adds at least": low, "adds at most": high}
+    added = {"gateway_us": float(np.median(through - without)), "gateway_us_low": low, "gateway_us_high": high}
+    return Measured({**added, "gateway_p50_us": medians["p50 us"]}, [row])
 
 
 def affinity(real: RealFleet, settings: Settings) -> Measured:

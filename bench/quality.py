@@ -4,7 +4,8 @@ For every task of a data folder, the schemes of `bench.tasks.schemes` on one pre
 users get by default. The root is built first where the home has none. Each trial that is done is a file in the folder
 of `--trials`, and the same command goes on with those that are not. With `--report` it needs that folder alone.
 
-- Nobody reads more than a task's own texts: `hplm` has no texts without labels, since `dedicated` could not use any.
+- For a task `hplm` reads no texts without labels, since `dedicated` could not use any. The root has read plain texts:
+  everyday ones, among them those of four tasks, and texts of the domains.
 - The hPLMs are made by `hplm create` and measured with every fragment that their tables lack computed, as a server with
   `--missing compute` has it the first time.
 - The gap is that of dedicated model and hPLM of the same seeds. Its intervals are paired: they say what other test

@@ -39,6 +39,8 @@ Cell = tuple[str, int]
 _WHOLE = ("plot", "dedicated", "dedicated_cold")
 _HALF_SCHEME = "plot"
 _WARM_ROWS = 32
+_EDGE_ROWS = 64
+"""A batch of whole models is answered all at once, so an edge is no less than one."""
 _SHARED = (("half", "hplm", LORA_EVERYWHERE), ("whole", "adapters", LORA_EVERYWHERE), ("whole", "shared", HEAD_ONLY))
 """Schemes whose tenants share layers: root, name, adapters."""
 
@@ -62,7 +64,7 @@ class Settings:
 FULL = Settings(
     geometry="BERT-base, 12 x 768 as 6 + 6",
     rows=512,
-    slow_rows=96,
+    slow_rows=384,
     repeats=5,
     cells=(
         *(("hplm", tenants) for tenants in (1, 16, 100, 1_000, 10_000)),
@@ -75,7 +77,7 @@ FULL = Settings(
 QUICK = replace(
     FULL,
     rows=192,
-    slow_rows=48,
+    slow_rows=192,
     repeats=1,
     distinct_files=4,
     cells=(
@@ -115,7 +117,7 @@ class Schemes:
         return texts
 
     def rows_per_s(self, url: str, cell: Cell, texts: Sequence[str]) -> float:
-        settings, edge_rows = self.settings, 16 if self._is_slow(cell) else 64
+        settings, edge_rows = self.settings, _EDGE_ROWS
         if cell[0] in _WHOLE and not self._is_slow(cell):
             # Resident ones are read when they are asked first, and brought into the product's order the second time.
             for _ in range(2):

@@ -11,6 +11,7 @@ Usage:
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +72,7 @@ class Bench:
         """Measure, print, and write where `--json` says; an error ends the process with one line."""
         options_parser = parser(self.name, self.question)
         self.add_options(options_parser)
+        _ask_this_machine_directly()
         arguments = sys.argv[1:] if arguments is None else arguments
         options = options_parser.parse_args(arguments)
         try:
@@ -94,3 +96,12 @@ def bench(
         return Bench(name, question, measure, bars or {}, add_options, quick_s)
 
     return made
+
+
+def _ask_this_machine_directly() -> None:
+    """Keep a proxy of the environment from what a bench, or a program that it starts, asks the servers of this machine.
+
+    gRPC and Python's library both read this variable.
+    """
+    kept = os.environ.get("no_proxy", os.environ.get("NO_PROXY"))
+    os.environ["no_proxy"] = ",".join(filter(None, (kept, "127.0.0.1", "localhost")))

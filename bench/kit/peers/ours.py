@@ -21,6 +21,8 @@ from bench.kit.synthetic_home import ROOT, Family, Words, base_home
 from builder.settings.hplm import LORA_EVERYWHERE
 
 _BATCH = 64
+_SLOTS = 128
+"""As many as an export has by default."""
 _EDGE_ROWS = 64
 
 
@@ -65,7 +67,7 @@ def ours(
         base.add_root(ROOT, geometry, [text for of_name in texts.values() for text in of_name])
         hplms = base.add_hplms(Family(ROOT, "tenant", tenants, LORA_EVERYWHERE))
         others = base.add_hplms(Family(ROOT, "bottleneck", bottlenecks, BOTTLENECK))
-        with served(base.home, Serving(upper={"dtype": fastest_dtype("cpu")[0]})) as server:
+        with served(base.home, Serving(upper={"dtype": fastest_dtype("cpu")[0], "slots": str(_SLOTS + 1)})) as server:
             # A version's file is checked when it is first requested, which a server does once in its life.
             first_word = next(iter(texts.values()))[0].split()[0]
             saturate(server.grpc_url, [(hplm, first_word) for hplm in (*hplms, *others)], in_flight)
