@@ -117,6 +117,7 @@ def test_a_run_in_which_nothing_was_due_is_well(silent: str, tmp_path: Path, wor
     assert "no request was made before the run ended: none was due" in log
 
 
+@pytest.mark.long
 def test_the_clients_variables_do_not_hold_for_the_preparation(tmp_path: Path) -> None:
     with small_server("http") as server:
         options = ("OverloadUser", "--users", "1", "--hplms", "acme/x", "--rate", "20", "--run-time", RUN_TIME)
@@ -124,6 +125,7 @@ def test_the_clients_variables_do_not_hold_for_the_preparation(tmp_path: Path) -
     assert code == 0, log
 
 
+@pytest.mark.long
 def test_the_steady_users_of_all_workers_ask_every_hplm(tmp_path: Path) -> None:
     hplms = [f"acme/{number}" for number in range(6)]
     with small_server("http") as server:
