@@ -8,7 +8,7 @@ import sys
 from backends.openmp import limit_spinning
 from builder.termination import termination_interrupts
 from cli.stopping import exit_code_of
-from cli.streams import take_any_text
+from cli.streams import is_unicode, take_any_text
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def _run() -> None:
         if failure is None:
             raise
         if "--json" in sys.argv:
-            sys.stderr.write(json.dumps({"error": failure.to_json()}, ensure_ascii=False) + "\n")
+            sys.stderr.write(json.dumps({"error": failure.to_json()}, ensure_ascii=not is_unicode(sys.stderr)) + "\n")
         elif failure.message:
             sys.stderr.write(f"hplm: {failure.message}\n")
         sys.exit(failure.exit_code)

@@ -17,6 +17,7 @@ from rich.text import Text
 from backends.errors import InvalidArgumentError, shown
 from backends.home import HOME_VARIABLE
 from backends.traffic.settings import RECORD_VARIABLE
+from cli.streams import is_unicode
 
 HomeOption = Annotated[
     Path, typer.Option("--home", envvar=HOME_VARIABLE, help="The folder that everything of one installation lies in.")
@@ -67,7 +68,7 @@ def read_deadline_ms(text: str) -> int:
 
 
 def print_json(content: object) -> None:
-    text = json.dumps(content, indent=2, ensure_ascii=False)
+    text = json.dumps(content, indent=2, ensure_ascii=not is_unicode(sys.stdout))
     if sys.stdout.isatty() and len(text) < _MANY_CHARACTERS:
         Console(soft_wrap=True).print_json(text)
     else:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import TextIO
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether a stream's encoding has all characters."""
+    return (stream.encoding or "utf-8").lower().replace("-", "").startswith("utf")
 
 
 def take_any_text() -> None:

@@ -58,6 +58,8 @@ class _Failing:
     error: str
     may_restart: bool
     num_answered: int
+    is_late: bool
+    """Whether there was no outcome in time."""
 
 
 class Canary:
@@ -132,7 +134,10 @@ class Canary:
         try:
             fault = self._paths[path](self._wanted())
         except Exception as error:
-            self._note_failure(path, began, str(error) or type(error).__name__, not self._is_queued(path, error))
+            may_restart = not self._is_queued(path, error)
+            self._note_failure(
+                path, began, str(error) or type(error).__name__, may_restart, isinstance(error, TooLongError)
+            )
             return
         outcome = Outcome.REJECTED if fault is None else fault.outcome
         self._is_sought |= outcome is not Outcome.REJECTED
@@ -141,17 +146,19 @@ class Canary:
         else:
             self._failing.pop(path, None)
 
-    def _note_failure(self, path: str, began_s: float, error: str, may_restart: bool) -> None:
+    def _note_failure(self, path: str, began_s: float, error: str, may_restart: bool, is_late: bool = False) -> None:
         """Count a failure; the time of failures that no restart would help counts for no restart."""
         last = self._failing.get(path)
         if last is None or last.may_restart != may_restart:
-            last = _Failing(began_s, 0, error, may_restart, 0)
-        self._failing[path] = _Failing(last.since_s, last.count + 1, error, may_restart, self._num_answered())
+            last = _Failing(began_s, 0, error, may_restart, 0, is_late)
+        self._failing[path] = _Failing(last.since_s, last.count + 1, error, may_restart, self._num_answered(), is_late)
 
     def _is_queued(self, path: str, error: Exception) -> bool:
-        """Whether a canary waits behind other requests: some have ended since the last one of its path failed."""
-        last = self._failing.get(path)
-        return isinstance(error, TooLongError) and last is not None and self._num_answered() != last.num_answered
+        """Whether canaries of all paths wait behind other requests: some have ended since the last one failed."""
+        last, is_late = self._failing.get(path), isinstance(error, TooLongError)
+        for other in self._paths.keys() - {path}:
+            is_late &= (failing := self._failing.get(other)) is not None and failing.is_late
+        return is_late and last is not None and self._num_answered() != last.num_answered
 
     def _wanted(self) -> str:
         if self._is_sought:

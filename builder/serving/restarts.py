@@ -34,7 +34,12 @@ class Restarts:
         """Short lives."""
         self._in_vain = 0
         """Restarts since the last life that was not short."""
+        self._loaded_s: float | None = None
         self._ready_s: float | None = None
+
+    def note_loaded(self) -> None:
+        """Triton has loaded the models; whether they answer is yet to be seen."""
+        self._loaded_s = self._clock()
 
     def note_ready(self) -> None:
         """The server is ready; what is said later of the same one changes nothing."""
@@ -51,13 +56,14 @@ class Restarts:
         while self._at_s and now - self._at_s[0] > WINDOW_S:
             self._at_s.popleft()
         was_short = self._ready_s is None or now - self._ready_s < _SHORT_LIFE_S
-        self._in_vain = self._in_vain if was_short else 0
+        lived_long = self._loaded_s is not None and now - self._loaded_s > WINDOW_S
+        self._in_vain = self._in_vain if was_short and not lived_long else 0
         if len(self._at_s) >= self._most or self._in_vain >= self._most:
             raise ServerStartError(self._end(reason))
         self._at_s.append(now)
         self._in_vain += 1
         self._in_a_row = self._in_a_row + 1 if was_short else 0
-        self._ready_s = None
+        self._loaded_s = self._ready_s = None
         if self._in_a_row < 2:
             return 0.0
         return min(2.0 ** min(self._in_a_row - 2, _MOST_DOUBLINGS), _MAX_DELAY_S)

@@ -198,6 +198,7 @@ class Supervisor:
         ports = self.server.ports
         self._config = replace(self._config, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
         self.server.wait_ready(on_poll=self._tick)
+        self._restarts.note_loaded()
         try:
             self._vital_signs = signs = VitalSigns(self.server.pid, self.server.run_folder)
         except psutil.NoSuchProcess as error:

@@ -111,6 +111,26 @@ def test_no_outcome_is_fatal_unless_the_canary_waits_in_tritons_queue(
     assert {each.fatal for each in found} == {is_fatal}
 
 
+def test_a_path_that_hangs_alone_waits_in_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests over the other one, its canaries among them, end all the time."""
+    attempts: list[str] = []
+
+    def ask(url: str, *_: object) -> None:
+        attempts.append(url)
+        if url == "grpc":
+            raise TooLongError
+
+    monkeypatch.setattr(canary, "_ask_http", ask)
+    monkeypatch.setattr(canary, "_ask_grpc", ask)
+    monkeypatch.setattr(canary, "_EVERY_S", 0.01)
+    monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.0)
+    answered = itertools.count()
+    watching = canary.Canary("http", "grpc", list, "", False, lambda: next(answered))
+    wait_until(lambda: len(attempts) >= 8)
+    watching.close()
+    assert [each.fatal for each in watching.complaints()] == [True]
+
+
 def test_http_that_is_silent_is_a_canary_that_waits_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canary, "_TIMEOUT_S", 0.2)
     with listening(None) as url, pytest.raises(TooLongError, match=r"none within 0\.2 s"):

@@ -64,6 +64,16 @@ def test_servers_that_never_live_are_given_up_however_long_they_take_to_start() 
     assert restarts.next_delay_s("it died") == 0, "it has lived, since it was ready first"
 
 
+def test_a_server_that_ran_for_hours_was_no_restart_in_vain() -> None:
+    """Though something was wrong with it all the time, as while the registry is away."""
+    clock = Clock()
+    restarts = Restarts(clock=clock)
+    for _ in range(12):
+        restarts.note_loaded()
+        clock.now_s += 7200
+        restarts.next_delay_s("it died")
+
+
 def test_without_restarts_the_reason_is_the_error() -> None:
     with pytest.raises(ServerStartError, match=r"^tritonserver died$"):
         Restarts(most=0).next_delay_s("tritonserver died")
