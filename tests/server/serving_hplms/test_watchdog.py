@@ -261,9 +261,13 @@ def test_a_loop_that_hangs_is_replaced_until_it_is_given_up(tiny_home: Home, tmp
     model.write_text(model.read_text() + HANGING)
     settings = ExportSettings(lower_instances=1, upper_parameters={"dtype": "fp32", "slots": "5"})
     render_repository(tiny_home.repository, settings, code)
-    with operated(tiny_home, "--max-restarts", "1") as server:
-        said = server.process.communicate(timeout=120)[1]
-        assert server.process.returncode == 1
+    process = serve(tiny_home, "--max-restarts", "1")
+    try:
+        printed, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "ready:" not in printed, "no request was ever answered"
     assert "no heartbeat of its loop 'stage' for" in said
     assert "; restart 1 of at most 1 within 10 minutes" in said, "of the loop, or of the canary that it keeps waiting"
     assert "it was restarted 1 times within 10 minutes and is given up" in said.splitlines()[-1]
