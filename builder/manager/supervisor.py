@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,8 +57,8 @@ class Supervisor:
         self._watched: dict[int, Job] = {}
         self._asked_to_stop = Unchanged()
         self._may_start_s = 0.0
-        self._not_started: int | None = None
-        """The last job whose worker could not be started."""
+        self._not_started: Counter[int] = Counter()
+        """How often the worker of a job could not be started."""
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -149,7 +150,7 @@ class Supervisor:
     def _start_waiting(self, unfinished: Sequence[Job]) -> None:
         running = [job.kind in QUICK for job in unfinished if job.state is JobState.RUNNING]
         free = {True: _QUICK_AT_ONCE - running.count(True), False: self._limits.workers - running.count(False)}
-        for job in sorted(ready(unfinished), key=lambda job: job.id == self._not_started):
+        for job in sorted(ready(unfinished), key=lambda job: self._not_started[job.id]):
             is_quick = job.kind in QUICK
             if free[is_quick] > 0 and time.monotonic() >= self._may_start_s:
                 free[is_quick] -= 1
@@ -170,9 +171,9 @@ class Supervisor:
     def _start_later(self, job: Job, reason: str) -> None:
         """Queue a job again whose worker could not be started: for want of memory, processes or disk, as a rule.
 
-        The others would not start either; where only this one does not, it comes after them next time.
+        The others would not start either; where only some do not, these come after them next time.
         """
-        self._not_started = job.id
+        self._not_started[job.id] += 1
         self._may_start_s = time.monotonic() + _START_PAUSE_S
         LOGGER.warning("job %d: %s; nothing is started for %g s", job.id, reason, _START_PAUSE_S)
         self._store.requeue(job, reason, counts=False)

@@ -209,6 +209,25 @@ def test_a_worker_that_cannot_be_started_is_no_attempt(
     assert on.workers.started == [(second, 1), (first, 1)], "it may be its own fault, and keeps no other waiting"
 
 
+def test_jobs_that_cannot_be_started_keep_no_other_waiting(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_START_PAUSE_S", 0.0)
+
+    class Choosy(Scripted):
+        def start(self, job: Job) -> None:
+            if job.id in bad:
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+            super().start(job)
+
+    store, bad = JobStore.open(tiny_home), set[int]()
+    limits = Limits(workers=1)
+    on = Bench(store, workers := Choosy(), Supervisor(store, Registry.open(tiny_home), workers, limits))
+    bad |= {on.submit("hplm.update", hplm) for hplm in ("acme/topic", "acme/mood")}
+    good = on.submit("hplm.update", "globex/topic")
+    for _ in range(3):
+        on.supervisor.look()
+    assert workers.started == [(good, 1)]
+
+
 def test_a_job_whose_worker_cannot_be_started_may_be_cancelled(tiny_home: Home) -> None:
     class Full(Scripted):
         def start(self, job: Job) -> None:
