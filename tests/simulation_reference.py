@@ -210,7 +210,8 @@ class ReferenceLoop:
         for request in batch:
             if request.is_late(now_us):
                 request.fate = "late_waiting"
-        if any(request.fate is None for request in batch):
+        batch = [request for request in batch if request.fate is None]
+        if batch:
             self.running = batch
             self.ends_us = now_us + self._takes_us(batch, self._passed(batch))
             self.exits_us = now_us + self._takes_us(batch, [request.exit_depth for request in batch])

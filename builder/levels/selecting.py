@@ -166,7 +166,8 @@ class _Search:
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
         self._lower_dtype = lower_dtype_beside(settings.dtype)
         made_with = MadeWith.read(home.path / live.folder)
-        self._knows_trained_on, of_task = made_with.trained.are_all, HplmTask.of(live)
+        self._knows_made_with = made_with.trained.are_all and made_with.chose.are_all
+        of_task = HplmTask.of(live)
         self._material = material_of(selecting.files, of_task, made_with.trained, selecting.target, len(self.exits))
         train, held_out = self._material.train, self._material.held_out
         self._num_chose = made_with.chose.num_among(held_out)
@@ -225,7 +226,7 @@ class _Search:
     @property
     def _not_strict(self) -> dict[str, Any]:
         """Say where the version may know, or was chosen by, texts that certify."""
-        why: dict[str, Any] = {} if self._knows_trained_on else {_TRAINED_ON: "unknown"}
+        why: dict[str, Any] = {} if self._knows_made_with else {_TRAINED_ON: "unknown"}
         if self._num_chose:
             why[_CHOSE] = self._num_chose
         return {_STRICT: False, **why} if why else {}

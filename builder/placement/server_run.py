@@ -163,7 +163,7 @@ class ServerRun:
         self._staged = _Staged(jobs, self.now_us + self._machine.staging_us(jobs))
         while self._staged is not None:
             yield from self._wait_until(self._staged.ready_us)
-            jobs, self._staged = self._on_time(self._staged.jobs), None
+            jobs, self._staged = self._begin(self._staged.jobs), None
             if jobs:
                 yield from self._run_batch(jobs)
 
@@ -179,12 +179,6 @@ class ServerRun:
     def _run_batch(self, jobs: list[SimulatedJob]) -> Iterator[float]:
         """Play until the batch is done; then it is known what runs next, if that is staged."""
         start_us, self._running = self.now_us, jobs
-        if self._late is not None:
-            self._running = [job for job in jobs if not job.is_late(start_us)]
-        if self._answering.students is not None and self._depths is not None:
-            self._depths.choose(STUDENT_STACK, jobs, self._answering.students.choices, start_us)
-        if self._admission is not None:
-            self._admission.batches.began(jobs[0].root, BatchShape.of(jobs), start_us)
         shape = self._answering.shape(jobs)
         self._machine.begin(shape, start_us)
         self._stage_if_full()
@@ -237,14 +231,16 @@ class ServerRun:
         at_exit = BatchShape.of(jobs, [job.exit_depth for job in jobs])
         return Answers.of(jobs, min(end_us, start_us + self._machine.alone_us(at_exit)), answered_us)
 
-    def _on_time(self, jobs: list[SimulatedJob]) -> list[SimulatedJob]:
-        """Return the staged batch, whole, unless all its rows are late."""
-        if any(not job.is_late(self.now_us) for job in jobs):
-            return jobs
+    def _begin(self, jobs: list[SimulatedJob]) -> list[SimulatedJob]:
+        """Return those of the staged batch that are on time: no others run."""
+        if self._answering.students is not None and self._depths is not None:
+            self._depths.choose(STUDENT_STACK, jobs, self._answering.students.choices, self.now_us)
+        on_time = [job for job in jobs if not job.is_late(self.now_us)]
         if self._admission is not None:
             self._admission.batches.began(jobs[0].root, BatchShape.of(jobs), self.now_us)
-            self._admission.batches.finished(self.now_us, has_run=False)
-        return []
+            if not on_time:
+                self._admission.batches.finished(self.now_us, has_run=False)
+        return on_time
 
     # --- arrivals ---
 

@@ -187,24 +187,22 @@ class SimulationLog:
             self._rejected.setdefault(reason, array("q")).extend(places)
 
     def judged(self, load: SimulatedLoad, lost: Sequence[int] = ()) -> Simulation:
-        """Judge each request; one that was admitted, ran in no batch and is not lost was late in the queue."""
+        """Judge each request; one that was admitted, ran in no batch and is not lost was late before it could run."""
         batches = self.batches()
         places = batches.places
-        started_us, done_us = (np.repeat(times, batches.rows) for times in (batches.started_us, batches.answered_us))
-        if self._answered_us:
-            done_us = _column(self._answered_us)
-        is_late = np.zeros((2, len(places)), bool)
+        done_us = _column(self._answered_us) if self._answered_us else np.repeat(batches.answered_us, batches.rows)
+        is_late = np.zeros(len(places), bool)
         if load.deadlines_us is not None:
-            is_late = load.deadlines_us[places] <= np.stack((started_us, done_us))
+            is_late = load.deadlines_us[places] <= done_us
         is_answered = np.zeros(len(load), bool)
-        is_answered[places[~is_late[1]]] = True
+        is_answered[places[~is_late]] = True
         answered_us = np.zeros(len(load), np.int64)
         answered_us[places] = done_us
         levels = np.zeros(len(load), np.int8)
         levels[places] = np.frombuffer(self._levels, np.int8) if self._levels else 0
         rejections = {reason: _column(rejected) for reason, rejected in self._rejected.items()}
         rejections.pop(Rejection.LATE_WAITING, None)  # they are among those that nothing else became of
-        rejections[Rejection.LATE_COMPUTED] = np.sort(places[is_late[1] & ~is_late[0]])
+        rejections[Rejection.LATE_COMPUTED] = np.sort(places[is_late])
         is_told = is_answered.copy()
         is_told[list(lost)] = True
         for rejected in rejections.values():

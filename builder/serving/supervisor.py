@@ -160,6 +160,8 @@ class Supervisor:
     ) -> bool:
         """Start the first server and return once requests are answered; false where it is to stop before.
 
+        What it has accepted by then, once Triton calls it ready, is finished.
+
         `on_begun` is called once the server's process runs; `before_each` before this and every later one is started.
 
         Raises:
@@ -171,6 +173,7 @@ class Supervisor:
             while (reason := self._wait_for_failure(lambda: not self._complaints)) is not None:
                 self._replace(reason)
         except _StopRequestedError:
+            self._finish()
             return False
         self._has_started = True
         self._service.ready()
@@ -187,9 +190,12 @@ class Supervisor:
                 if (reason := self._wait_for_failure()) is not None:
                     self._replace(reason)
         except _StopRequestedError:
-            self._service.stopping()
-            self._drain()
-            self._end(at_once=self._drained is None)
+            self._finish()
+
+    def _finish(self) -> None:
+        self._service.stopping()
+        self._drain()
+        self._end(at_once=self._drained is None)
 
     def _begin(self, on_begun: Callable[[], None] = lambda: None) -> None:
         self._before_each()

@@ -3,7 +3,8 @@
 bank/<root>/<tenant>--<name>@<version>/trained_on.hashes     XXH3-128 of what follows, then sorted 64-bit hashes
 bank/<root>/<tenant>--<name>@<version>/chosen_by.hashes      the same of the dev texts
 
-A version that goes on from one whose texts are unknown, as of an import, has `trained_on.partial.hashes` in its place.
+A version that goes on from one whose texts are unknown, as of an import, has `trained_on.partial.hashes` and
+`chosen_by.partial.hashes` in their place.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from backends.storage import write_file
 from builder.construct.tasks.examples import Example, normalised
 
 LOGGER = logging.getLogger(__name__)
-_NAME, _PARTIAL_NAME, _CHOSEN_BY_NAME = "trained_on.hashes", "trained_on.partial.hashes", "chosen_by.hashes"
+_TRAINED_ON, _CHOSEN_BY = "trained_on", "chosen_by"
 _DIGEST_BYTES = 16
 _SEGMENT_SEPARATOR = "\t"
 Hashes = npt.NDArray[np.uint64]
@@ -46,14 +47,15 @@ class TrainedTexts:
         return cls(np.unique(hashes_of(examples)))
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path, name: str = _TRAINED_ON) -> Self:
         """Read those of a version; none where an older release wrote it, it was imported, or the file is damaged."""
-        are_all = (folder / _NAME).exists()
-        hashes = _read(folder / (_NAME if are_all else _PARTIAL_NAME))
+        are_all = _file(folder, name).exists()
+        hashes = _read(_file(folder, name, are_all))
         return cls(np.empty(0, np.uint64), are_all=False) if hashes is None else cls(hashes, are_all)
 
-    def write(self, folder: Path) -> None:
-        _write(folder / (_NAME if self.are_all else _PARTIAL_NAME), self.hashes)
+    def write(self, folder: Path, name: str = _TRAINED_ON) -> None:
+        body = self.hashes.astype("<u8").tobytes()
+        write_file(_file(folder, name, self.are_all), xxhash.xxh3_128_digest(body) + body)
 
     def joined(self, others: TrainedTexts) -> TrainedTexts:
         return TrainedTexts(np.union1d(self.hashes, others.hashes), self.are_all and others.are_all)
@@ -81,13 +83,11 @@ class MadeWith:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        hashes = _read(folder / _CHOSEN_BY_NAME)
-        chose = TrainedTexts(np.empty(0, np.uint64), are_all=False) if hashes is None else TrainedTexts(hashes)
-        return cls(TrainedTexts.read(folder), chose)
+        return cls(TrainedTexts.read(folder), TrainedTexts.read(folder, _CHOSEN_BY))
 
     def write(self, folder: Path) -> None:
         self.trained.write(folder)
-        _write(folder / _CHOSEN_BY_NAME, self.chose.hashes)
+        self.chose.write(folder, _CHOSEN_BY)
 
     def joined(self, others: MadeWith) -> MadeWith:
         return MadeWith(self.trained.joined(others.trained), self.chose.joined(others.chose))
@@ -106,6 +106,10 @@ def hashes_of(examples: Sequence[Example]) -> Hashes:
     )
 
 
+def _file(folder: Path, name: str, are_all: bool = True) -> Path:
+    return folder / f"{name}{'' if are_all else '.partial'}.hashes"
+
+
 def _read(path: Path) -> Hashes | None:
     """Return none where there is no file, or a damaged one."""
     content = path.read_bytes() if path.exists() else b""
@@ -115,8 +119,3 @@ def _read(path: Path) -> Hashes | None:
     if content:
         LOGGER.warning("%s is damaged, so it is unknown which texts that version was made with", path)
     return None
-
-
-def _write(path: Path, hashes: Hashes) -> None:
-    body = hashes.astype("<u8").tobytes()
-    write_file(path, xxhash.xxh3_128_digest(body) + body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.construct.tasks.examples import LabelledText
-from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.tasks.trained_texts import UNKNOWN, MadeWith, TrainedTexts
 
 FIRST, SECOND = ([LabelledText(text, "a") for text in texts] for texts in (["one", "two"], ["two", "three"]))
 
@@ -23,3 +23,14 @@ def test_texts_of_an_unknown_beginning_stay_unknown(tmp_path: Path) -> None:
     updated = TrainedTexts.read(tmp_path)
     assert not updated.are_all and updated.num_among(FIRST) == 2
     assert not TrainedTexts.of(SECOND).joined(updated).are_all
+
+
+def test_dev_texts_of_an_unknown_beginning_stay_unknown(tmp_path: Path) -> None:
+    made_with = MadeWith(TrainedTexts.of(FIRST), TrainedTexts.of(SECOND))
+    for name, written, is_known in (("own", made_with, True), ("imported", made_with.joined(UNKNOWN), False)):
+        (folder := tmp_path / name).mkdir()
+        written.write(folder)
+        found = MadeWith.read(folder)
+        assert (found.trained.are_all, found.chose.are_all) == (is_known, is_known)
+        assert (found.trained.num_among(FIRST), found.chose.num_among(SECOND)) == (2, 2)
+    assert not MadeWith.read(tmp_path).chose.are_all

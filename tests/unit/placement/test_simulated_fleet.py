@@ -75,9 +75,9 @@ def fates_of(fleet: FleetSimulation) -> list[str]:
 def expected_fates(reference: ReferenceFleet, load: SimulatedLoad) -> list[str | None]:
     """Return them by the deadlines of the requests: a server that gets one for the second time knows only its own."""
     ran = {
-        place: (start_us, end_us)
+        place: end_us
         for index in range(len(reference.names))
-        for start_us, end_us, places in reference.batches_of(index)
+        for _, end_us, places in reference.batches_of(index)
         for place in places
     }
     fates: list[str | None] = []
@@ -88,9 +88,7 @@ def expected_fates(reference: ReferenceFleet, load: SimulatedLoad) -> list[str |
             fates.append(reference.final[place].fate)
         else:
             due_us = math.inf if load.deadlines_us is None else load.deadlines_us[place]
-            start_us, end_us = ran[place]
-            late = Rejection.LATE_WAITING if start_us >= due_us else Rejection.LATE_COMPUTED
-            fates.append(late if end_us >= due_us else "answered")
+            fates.append(Rejection.LATE_COMPUTED if ran[place] >= due_us else "answered")
     return fates
 
 

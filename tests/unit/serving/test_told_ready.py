@@ -43,6 +43,9 @@ class Server:
     def kill(self) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
 
 class Service(ServiceManager):
     """Notes what systemd is told."""
@@ -55,6 +58,14 @@ class Service(ServiceManager):
         self.told.append(state)
 
 
+class Signs(SimpleNamespace):
+    watched: Watched
+
+    @property
+    def num_open(self) -> int:
+        return self.watched.num_open()
+
+
 class Watched:
     """A supervisor of such servers; `complaints_of` says what the canary of each has to say."""
 
@@ -63,7 +74,8 @@ class Watched:
     ) -> None:
         self.service, self.stop, self.reports = Service(), StopRequests(), list[str]()
         self.num_canaries = 0
-        signs = SimpleNamespace(look=list, silent_loops=list, num_answered=int)
+        self.num_open: Callable[[], int] = int
+        signs = Signs(look=list, silent_loops=list, num_answered=int, watched=self)
         seal = SimpleNamespace(canary_token="")
         patch.setattr(module, "TritonServer", Server)
         patch.setattr(module, "VitalSigns", lambda *_: signs)
@@ -114,11 +126,22 @@ def test_servers_that_answer_nothing_are_given_up(tmp_path: Path, monkeypatch: p
     assert not [line for line in watched.reports if line.startswith("ready again")]
 
 
-def test_a_stop_ends_the_wait_for_a_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_wait_for_a_first_answer_and_finishes_what_was_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "begin_draining", lambda _: None)
+    for pause in ("_NOTICE_S", "_DRAIN_POLL_S"):
+        monkeypatch.setattr(module, pause, 0.01)
     watched = Watched(tmp_path, monkeypatch, lambda _: [NO_ANSWER])
+    num_open = [5]
+    watched.num_open = lambda: num_open[0]
     with ThreadPoolExecutor(1) as threads:
         started = threads.submit(watched.supervisor.start)
         wait_until(lambda: bool(watched.reports))
         watched.stop.requested = True
+        wait_until(lambda: len(watched.reports) == 2)
+        assert "finishing what was accepted" in watched.reports[1] and not started.done()
+        num_open[0] = 0
         assert not started.result(30)
-    assert watched.service.told == []
+    assert watched.reports[2:] == ["drained: nothing is open"]
+    assert watched.service.told == ["STOPPING=1"]
