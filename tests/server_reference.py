@@ -155,9 +155,9 @@ class ReferenceServer(ReferenceLoop):
         self._look()
         self._tell(now_us)
 
-    def _tell(self, now_us: int) -> None:
+    def _tell(self, now_us: int, at_once: bool = False) -> None:
         assert self.admission is not None
-        if now_us - (self.forecast_us or 0) >= 100_000:
+        if at_once or now_us - (self.forecast_us or 0) >= 100_000:
             self.forecast_us = now_us
             self.told = Told(now_us, WaitForecast.of(self.admission, now_us))
 
@@ -236,4 +236,4 @@ class ReferenceServer(ReferenceLoop):
                 request.answered_us = None if late else judged_us
         place, (start_us, _, rows) = len(self.batches) - 1, self.batches[-1]
         self.batches[place] = (start_us, now_us, rows)
-        self._tell(now_us)
+        self._tell(now_us, at_once=not self.waiting and self.staged is None)

@@ -223,7 +223,7 @@ class ServerRun:
             self._admission.batches.finished(end_us, passed=shape)
             if self._intake.forecasts:
                 self._queue.drop_late(end_us)
-                self._tell(self._admission, end_us)
+                self._tell(self._admission, end_us, is_idle=self._staged is None and not self._queue)
 
     def _early_answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int, answered_us: int) -> Answers | None:
         if self._answering.exits is None:
@@ -274,9 +274,9 @@ class ServerRun:
         deadline_in_us = job.deadline_us - told.at_us
         return told.forecast.finish_in_us(job.num_tokens, (job.tenant,), deadline_in_us) > deadline_in_us
 
-    def _tell(self, admission: Admission[SimulatedJob], now_us: int) -> None:
+    def _tell(self, admission: Admission[SimulatedJob], now_us: int, is_idle: bool = False) -> None:
         """Tell the forecast, as often as the serve loop does."""
-        if now_us - self._told_us >= _FORECAST_EVERY_US:
+        if is_idle or now_us - self._told_us >= _FORECAST_EVERY_US:
             self._told_us = now_us
             self._told = Told(now_us, WaitForecast.of(admission, now_us))
             self._intake.hear(self._told)
