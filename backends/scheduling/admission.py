@@ -18,8 +18,9 @@ than predicted now and then (`estimator`); half of it is enough for rows that ar
 A row that would be late by that settles for the answer of an earlier layer, if its hPLM has one; and rows before it
 settle, as few as put it in time (`settling`). So an overload costs depth before it costs answers.
 
-First come, first served goes by fair shares: ahead is what starts earlier there. With other policies the rows of
-tenants within their shares are ahead of all others.
+First come, first served goes by fair shares: ahead is what starts earlier there, and a tenant that has requested more
+than its share is overtaken by what others request, as much as lately. With other policies the rows of tenants within
+their shares are ahead of all others.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from backends.scheduling.rejection import (
 )
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.scheduling.settling import Settleable, Settling, Supposed
+from backends.scheduling.tenant_rates import TenantRates
 from backends.scheduling.waiting_room import Bools, Float64, Indices, WaitingRoom
 from backends.stack_key import StackKey
 
@@ -87,6 +89,7 @@ class Admission(Generic[JobT]):
         self.settling = Settling(self.waiting, self.accounts)
         self._within = ArrivalRates(order.num_kinds)
         self._beyond = ArrivalRates(order.num_kinds)
+        self._rates = TenantRates()
         self._stacks: tuple[StackKey, ...] = ()
 
     def serves(self, stack: StackKey) -> None:
@@ -121,8 +124,10 @@ class Admission(Generic[JobT]):
             if 0 < len(entered) < len(jobs):
                 self.drop([index for index, job in enumerate(self.waiting) if job in entered])
             self.settling.keep()
-        if not self._order.is_fair:
-            for job, rates in entered.items():
+        for job, rates in entered.items():
+            if self._order.is_fair:
+                self._rates.add(job.tenant, self.accounts.charge_of(job).us, now_us)
+            else:
                 rates.add(self._order.kind(job, now_us), Load.of(job, self.costs_of(job.root).model), now_us)
         return None
 
@@ -205,7 +210,8 @@ class Admission(Generic[JobT]):
         in_us = self.fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
         tail_us = costs.tail * in_us / max(1.0, self.fill.batches(until + overtaking))
         if self._order.is_fair:
-            in_us = max(in_us, self.accounts.shares.wait_us(job.tenant, start_us, less_us))
+            most_us = self.accounts.shares.wait_us(job.tenant, start_us, less_us)
+            in_us = self._overtaken_us(job.tenant, in_us, most_us, now_us)
         in_us += tail_us
         margin = self.margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
@@ -309,6 +315,15 @@ class Admission(Generic[JobT]):
         for stack, rows, tokens, passed, squared in self.waiting.lengths_by_stack(chosen, depths):
             load += Load(rows, tokens, self.costs_of(stack).model.rows_us(rows, passed, squared))
         return load
+
+    def _overtaken_us(self, tenant: str, in_us: float, most_us: float, now_us: int) -> float:
+        """Return when work of `in_us` is done that arrivals of other tenants overtake, where the order is fair.
+
+        They come as they came lately; but however many come, their shares allow them no more than `most_us`.
+        """
+        left = 1.0 - self._rates.of_others(tenant, now_us)
+        overtaken_us = in_us / left if left > 0 else most_us
+        return max(in_us, min(most_us, overtaken_us))
 
     def _overtaking(self, job: Predicted, until: Load, within_share: bool, now_us: int) -> Load:
         """What is likely to arrive, and to run before the job, until it is taken; nothing where the order is fair.

@@ -13,7 +13,7 @@ from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.rejection import Rejection
-from backends.scheduling.settings import AdmissionSettings, ShareSettings
+from backends.scheduling.settings import AdmissionSettings, Capacity, ShareSettings
 
 
 @dataclass
@@ -30,7 +30,12 @@ class Outcome:
 
 
 def simulate(
-    rows: list[Row], admission: Admission[Row], true: CostModel = MODEL, noise: float = 0.05, seed: int = 1
+    rows: list[Row],
+    admission: Admission[Row],
+    true: CostModel = MODEL,
+    noise: float = 0.05,
+    seed: int = 1,
+    capacity: Capacity = CAPACITY,
 ) -> Outcome:
     """One engine that runs batches in the order of fair shares; rows that are late by then do not run."""
     rng, outcome = random.Random(seed), Outcome()
@@ -43,7 +48,7 @@ def simulate(
         outcome.late.update(row.tenant for row in admission.drop_late(now))
         if not admission.waiting:
             continue
-        batch = admission.take_batch(range(min(CAPACITY.max_rows, len(admission.waiting))), now)
+        batch = admission.take_batch(range(min(capacity.max_rows, len(admission.waiting))), now)
         shape = BatchShape.of(batch)
         admission.batches.began(MINI, shape, now)
         ends = now + int(true.predict_us(shape) * max(0.5, rng.gauss(1, noise)))
@@ -161,6 +166,23 @@ def test_a_flood_costs_the_others_at_most_two_points(deadlines: tuple[float, flo
     fallen = alone.attainment(others) - beside.attainment(others)
     assert fallen <= 0.02, f"seed {seed}: {alone.attainment(others):.3f} -> {beside.attainment(others):.3f}"
     assert beside.in_time["flood"] > 0, "nobody starves"
+
+
+@pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
+def test_a_burst_that_fits_beside_many_small_tenants_is_admitted(load: float) -> None:
+    """All who wait are not all who go on asking: a burst needs 40 % of what they leave until it is due."""
+    seed, capacity, model = random.randrange(1 << 30), Capacity(64, 8192, 64), CostModel(10_000, 0, 70, 0, 100)
+    rows_per_s = 64e6 / model.predict_us(BatchShape(64, 64 * 20, 0, 64))
+    rng = random.Random(seed)
+    small = {f"t{number}" for number in range(200)}
+    rows = [row for name in sorted(small) for row in poisson(rng, name, load * rows_per_s / 200, 18, (30.0, 100.0))]
+    due_us = 3_000_000
+    burst = round(0.4 * (1 - load) * rows_per_s * due_us / 1e6)
+    for at_us in range(1_500_000, 15_000_000, 3_100_000):
+        rows += [Row("burst", 20, at_us, at_us + due_us) for _ in range(burst)]
+    outcome = simulate(rows, admission_of(LiveCosts(model), capacity=capacity), model, seed=seed, capacity=capacity)
+    assert outcome.attainment({"burst"}) >= 0.98, f"seed {seed}"
+    assert outcome.attainment(small) > 0.99, f"seed {seed}"
 
 
 def test_weights_part_the_device() -> None:

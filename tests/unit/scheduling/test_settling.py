@@ -181,6 +181,7 @@ def test_no_more_settle_than_the_tenant_s_own_account_needs() -> None:
     others = [replace(row(None, tenant="other"), hplm_key=2) for _ in range(5)]
     acme = [replace(row(None), hplm_key=number % 2) for number in range(20)]
     admission = waiting_behind_a_batch([*others, *acme], model)
+    admission._rates.add("other", 500_000, 0)  # it has had all of the device lately, and may go on
     arriving = replace(row(None, 1.0), hplm_key=0)
     finish_us = admission.finish_in_us(arriving, 0)
     assert admission.admit([replace(arriving, deadline_us=round(finish_us - 12_000))], 0) is None
