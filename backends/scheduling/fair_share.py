@@ -48,6 +48,8 @@ class FairShare:
         self._counted: dict[str, float] = {}
         """The weight that each tenant with waiting rows was counted with; a change counts from its next row on."""
         self._weights = 0.0
+        self._weights_before = 0.0
+        """Before the last batch was taken: just after it, fewer tenants wait than as a rule."""
         self._prune_above = _PRUNE_ABOVE
 
     def rows_of(self, tenant: str) -> int:
@@ -64,12 +66,13 @@ class FairShare:
         return max(self._now_us, self._ends_us.get(tenant, self._now_us) - burst_us)
 
     def wait_us(self, tenant: str, start_us: float, less_us: float = 0.0) -> float:
-        """How long until the clock reaches a job's start, if all tenants that wait go on doing so.
+        """How long until the clock reaches a job's start, if as many tenants as wait, or did lately, go on doing so.
 
         `less_us` is by how much less the tenant's jobs before it would be charged.
         """
         weight = self._weight(tenant)
-        return max(0.0, start_us - less_us / weight - self._now_us) * weight / self.share_of(tenant)
+        weights = max(self._weights_before, weight / self.share_of(tenant))
+        return max(0.0, start_us - less_us / weight - self._now_us) * weights
 
     def furthest_ahead(self, most: int) -> list[str]:
         """Tenants whose next job would not start now, those that would start last before the others."""
@@ -105,6 +108,7 @@ class FairShare:
 
     def serve(self, charge_us: float) -> None:
         """Jobs of this charge are about to leave, because they run."""
+        self._weights_before = self._weights
         if self._weights > 0:
             self._now_us += charge_us / self._weights
 

@@ -114,6 +114,18 @@ def test_what_is_admitted_is_answered_in_time_at_any_load(load: float, num_tenan
     assert outcome.in_time.total() >= 0.85 * expected * len(rows), f"seed {seed}: too much was rejected"
 
 
+def test_what_a_tenant_beyond_its_share_is_promised_holds() -> None:
+    """Just after a batch was taken, hardly any other tenant waits; that says little about those to come."""
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    parts = {f"t{number}": 1 / (number + 1) ** 2 for number in range(4)}
+    rate = 2 * capacity_rows_per_s() / sum(parts.values())
+    rows = [row for tenant, part in parts.items() for row in poisson(rng, tenant, rate * part, 6)]
+    outcome = simulate(rows, admission_of(), seed=seed)
+    admitted = outcome.in_time.total() + outcome.late.total()
+    assert outcome.in_time.total() >= 0.96 * admitted, f"seed {seed}: {outcome.late.total()} of {admitted} late"
+
+
 @pytest.mark.parametrize("factor", [0.5, pytest.param(2.0, marks=pytest.mark.long)])
 def test_a_model_that_is_twice_wrong_recovers_within_200_batches(factor: float) -> None:
     seed = random.randrange(1 << 30)
