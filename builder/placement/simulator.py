@@ -1,10 +1,10 @@
 """The serve loop in virtual time: the same policies, admission, forecast and cost model, and no machine.
 
 Rejected are rows that the forecast or admission predicts to be late, rows that become late in the queue or infeasible
-in a batch that is staged while another runs, and rows that are late when their batch runs or is done; a staged batch
-runs whole or, where all its rows are late, not at all. With exits, rows that are sure enough are answered once their
-batch has passed the lower part of the layers, and rows settle as in the engine. With students, the engine's own class
-chooses how many answer a batch when it starts. How time goes is in `server_run`.
+in a batch that is staged while another runs, and rows that are late when their batch begins, which do not run, or is
+done. With exits, rows that are sure enough are answered once their batch has passed the lower part of the layers, and
+rows settle as in the engine. With students, the engine's own class chooses how many answer a batch when it starts. How
+time goes is in `server_run`.
 
 What happened is kept in columns, and judged after the run, all requests at once.
 """
