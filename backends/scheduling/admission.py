@@ -199,8 +199,8 @@ class Admission(Generic[JobT]):
     ) -> float:
         """Predict how long it takes until a job that arrives now would be answered, or if rows settled as supposed."""
         within_share = within_share or self._order.is_fair
-        costs, start_us = self.costs_of(job.root), self.accounts.shares.start_us(job.tenant)
         depths, less_us = supposed or (self.waiting.depth, 0.0)
+        costs, start_us = self.costs_of(job.root), self.accounts.shares.start_us(job.tenant, less_us)
         is_ahead = self._is_ahead(job, start_us, within_share)
         waiting = self._load_of(is_ahead, depths)
         until = waiting + Load.of(job, costs.model)
@@ -210,8 +210,7 @@ class Admission(Generic[JobT]):
         in_us = self.fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
         tail_us = costs.tail * in_us / max(1.0, self.fill.batches(until + overtaking))
         if self._order.is_fair:
-            most_us = self.accounts.shares.wait_us(job.tenant, start_us, less_us)
-            in_us = self._overtaken_us(job.tenant, in_us, most_us, now_us)
+            in_us = self._overtaken_us(job.tenant, in_us, less_us, now_us)
         in_us += tail_us
         margin = self.margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
@@ -273,12 +272,13 @@ class Admission(Generic[JobT]):
     def _settle_ahead(self, job: JobT, deadline_in_us: int, is_within: bool, now_us: int) -> bool:
         """Have rows settle that run before a job, as few as put it in time; returns whether any do.
 
-        None settles for a tenant that has requested more than its share.
+        For a tenant that has requested more than its share only its own do.
         """
-        if not is_within:
-            return False
-        is_ahead = self._is_ahead(job, self.accounts.shares.start_us(job.tenant), is_within)
+        shares = self.accounts.shares
+        is_ahead = self._is_ahead(job, shares.start_us(job.tenant), is_within)
         candidates = self.settling.candidates(job, is_ahead)
+        if not is_within or (self._order.is_fair and shares.is_beyond(job.tenant)):
+            candidates = candidates.own
 
         def is_enough(count: int) -> bool:
             supposed = self.settling.if_first(candidates, count)
@@ -316,14 +316,16 @@ class Admission(Generic[JobT]):
             load += Load(rows, tokens, self.costs_of(stack).model.rows_us(rows, passed, squared))
         return load
 
-    def _overtaken_us(self, tenant: str, in_us: float, most_us: float, now_us: int) -> float:
+    def _overtaken_us(self, tenant: str, in_us: float, less_us: float, now_us: int) -> float:
         """Return when work of `in_us` is done that arrivals of other tenants overtake, where the order is fair.
 
-        They come as they came lately; but however many come, their shares allow them no more than `most_us`.
+        They come as they came lately; but however many come, no more overtake it than their shares have room for.
         """
+        room_us = self.accounts.shares.room_us(tenant, less_us)
+        if not room_us:
+            return in_us
         left = 1.0 - self._rates.of_others(tenant, now_us)
-        overtaken_us = in_us / left if left > 0 else most_us
-        return max(in_us, min(most_us, overtaken_us))
+        return min(in_us + room_us, in_us / left) if left > 0 else in_us + room_us
 
     def _overtaking(self, job: Predicted, until: Load, within_share: bool, now_us: int) -> Load:
         """What is likely to arrive, and to run before the job, until it is taken; nothing where the order is fair.

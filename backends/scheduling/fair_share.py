@@ -15,11 +15,11 @@ import heapq
 from collections import OrderedDict
 
 from backends.scheduling.settings import ShareSettings
+from backends.scheduling.virtual_ends import VirtualEnds
 
 _SEPARATOR = "/"
 NO_TENANT = ""
 """Who is charged for rows of the server's own: no tenant has this name."""
-_PRUNE_ABOVE = 1024
 _ACTIVE_US = 1_000_000
 _OWING_US = 60_000_000
 """What a tenant has used that requests nothing any more is remembered for so long."""
@@ -41,8 +41,7 @@ class FairShare:
     def __init__(self, settings: ShareSettings) -> None:
         self._settings = settings
         self._now_us = 0.0
-        self._ends_us: dict[str, float] = {}
-        """Where the last job of a tenant ends; without those of the past."""
+        self._ends_us = VirtualEnds()
         self._rows: dict[str, int] = {}
         """That wait, of every tenant that has some."""
         self._counted: dict[str, float] = {}
@@ -50,7 +49,6 @@ class FairShare:
         self._weights = 0.0
         self._weights_before = 0.0
         """Before the last batch was taken: just after it, fewer tenants wait than as a rule."""
-        self._prune_above = _PRUNE_ABOVE
 
     def rows_of(self, tenant: str) -> int:
         return self._rows.get(tenant, 0)
@@ -60,31 +58,34 @@ class FairShare:
         weight = self._weight(tenant)
         return weight / (self._weights if tenant in self._rows else self._weights + weight)
 
-    def start_us(self, tenant: str) -> float:
-        """The virtual time at which the tenant's next job would start."""
-        burst_us = self._settings.burst_us
-        return max(self._now_us, self._ends_us.get(tenant, self._now_us) - burst_us)
+    def start_us(self, tenant: str, less_us: float = 0.0) -> float:
+        """When the tenant's next job would start, in virtual time, if its jobs before were charged so much less."""
+        return max(self._now_us, self._end_us(tenant, less_us) - self._settings.burst_us)
 
-    def wait_us(self, tenant: str, start_us: float, less_us: float = 0.0) -> float:
-        """How long until the clock reaches a job's start, if as many tenants as wait, or did lately, go on doing so.
+    def is_beyond(self, tenant: str) -> bool:
+        """Whether the tenant has requested so much more than its share that its next job would not start now."""
+        return self.start_us(tenant) > self._now_us
 
-        `less_us` is by how much less the tenant's jobs before it would be charged.
+    def room_us(self, tenant: str, less_us: float = 0.0) -> float:
+        """How much other tenants, as many as wait or did lately, may yet request that runs before a tenant's next job.
+
+        Each may request what the tenant has requested, by weight; nothing overtakes a job that starts now.
         """
-        weight = self._weight(tenant)
-        weights = max(self._weights_before, weight / self.share_of(tenant))
-        return max(0.0, start_us - less_us / weight - self._now_us) * weights
+        if self.start_us(tenant, less_us) <= self._now_us:
+            return 0.0
+        weights = max(self._weights_before, self._weight(tenant) / self.share_of(tenant))
+        return self._ends_us.room_us(self._now_us, self._end_us(tenant, less_us), weights)
 
     def furthest_ahead(self, most: int) -> list[str]:
         """Tenants whose next job would not start now, those that would start last before the others."""
-        least_us = self._now_us + self._settings.burst_us
-        ahead = ((end_us, tenant) for tenant, end_us in self._ends_us.items() if end_us > least_us)
-        return [tenant for _, tenant in heapq.nlargest(most, ahead)]
+        ahead = self._ends_us.after(self._now_us + self._settings.burst_us)
+        return heapq.nlargest(most, ahead, key=ahead.__getitem__)
 
     def enter(self, tenant: str, cost_us: float) -> None:
         """Charge a job of the tenant that waits from now on."""
         weight = self._settings.weight(tenant)
         begins_us = max(self._now_us, self._ends_us.get(tenant, self._now_us))
-        self._ends_us[tenant] = begins_us + cost_us / weight
+        self._ends_us.put(tenant, begins_us + cost_us / weight, weight)
         self._rows[tenant] = self._rows.get(tenant, 0) + 1
         self._weights += weight - self._counted.get(tenant, 0.0)
         self._counted[tenant] = weight
@@ -104,7 +105,7 @@ class FairShare:
     def give_back(self, tenant: str, cost_us: float) -> None:
         """Take off the account what a job was to cost that has not run."""
         if tenant in self._ends_us:
-            self._ends_us[tenant] -= cost_us / self._weight(tenant)
+            self._ends_us.move(tenant, -cost_us / self._weight(tenant))
 
     def serve(self, charge_us: float) -> None:
         """Jobs of this charge are about to leave, because they run."""
@@ -116,9 +117,10 @@ class FairShare:
         """The clock is never behind the first job that waits, where there is one."""
         if first_start_us is not None:
             self._now_us = max(self._now_us, first_start_us)
-        if len(self._ends_us) > self._prune_above:
-            self._ends_us = {tenant: end for tenant, end in self._ends_us.items() if end > self._now_us}
-            self._prune_above = max(_PRUNE_ABOVE, 2 * len(self._ends_us))
+        self._ends_us.forget_until(self._now_us)
+
+    def _end_us(self, tenant: str, less_us: float) -> float:
+        return self._ends_us.get(tenant, self._now_us) - less_us / self._weight(tenant)
 
     def _weight(self, tenant: str) -> float:
         return self._counted.get(tenant) or self._settings.weight(tenant)

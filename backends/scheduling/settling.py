@@ -53,6 +53,10 @@ class Candidates(NamedTuple):
     """So many, the first ones, are of the job's tenant."""
     tenant: str
 
+    @property
+    def own(self) -> Candidates:
+        return self._replace(indices=self.indices[: self.num_own])
+
 
 class Settling(Generic[JobT]):
     """Has rows of a queue settle; their tenants pay for the layers that they will pass."""

@@ -16,6 +16,7 @@ from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order
 from backends.scheduling.settings import AdmissionSettings, Capacity
+from backends.scheduling.settling import Supposed
 from backends.scheduling.wait_forecast import WaitForecast
 
 MODEL = CostModel(1000.0, 0.0, 10.0, 0.0, 0.0)
@@ -141,10 +142,10 @@ def test_nobody_settles_for_a_request_that_is_rejected() -> None:
     ahead = [row(None) for _ in range(4)]
     for each in ahead:
         assert admission.admit([each], 0) is None
-    paid_us, depths = dict(admission.accounts.shares._ends_us), admission.waiting.depth.tolist()
+    paid_us, depths = admission.accounts.shares._ends_us.after(0), admission.waiting.depth.tolist()
     assert admission.admit([row(6_000), row(3_100)], 0) is not None
     assert admission.waiting.depth.tolist() == depths and not any(each.settles for each in ahead)
-    assert admission.accounts.shares._ends_us == pytest.approx(paid_us)
+    assert admission.accounts.shares._ends_us.after(0) == pytest.approx(paid_us)
     assert admission.admit([row(6_000)], 0) is None
     assert any(each.settles for each in ahead)
 
@@ -216,8 +217,7 @@ def test_one_row_less_would_not_be_enough() -> None:
         fast, slow = admissions
         arriving.depth = arriving.least_depth  # has settled itself
         full_us = fast.finish_in_us(arriving, 0)
-        least_us = fast.finish_in_us(arriving, 0, supposed=fast.settling.if_all(arriving.tenant))
-        arriving.deadline_us = round(rng.uniform(least_us, full_us)) + 1
+        arriving.deadline_us = round(rng.uniform(least_us(fast, arriving), full_us)) + 1
         assert fast.admit([replace(arriving)], 0) is None, f"seed {seed}"
         settled = settled_one_by_one(slow, arriving)
         assert [each.settles for each in fast.waiting if each.deadline_us is None] == settled, f"seed {seed}"
@@ -233,14 +233,30 @@ def random_row(rng: random.Random) -> Row:
     )
 
 
+def may_settle(admission: Admission[Row], arriving: Row) -> list[bool]:
+    """Tell which rows may: those that run before it and, for a tenant beyond its share, are its tenant's."""
+    shares, starts_us = admission.accounts.shares, admission.waiting.start_us.tolist()
+    start_us, is_beyond = shares.start_us(arriving.tenant), shares.is_beyond(arriving.tenant)
+    return [
+        its_start_us <= start_us and (each.tenant == arriving.tenant or not is_beyond)
+        for each, its_start_us in zip(admission.waiting, starts_us, strict=True)
+    ]
+
+
+def least_us(admission: Admission[Row], arriving: Row) -> float:
+    depths, less_us = admission.settling.if_all(arriving.tenant)
+    depths = np.where(may_settle(admission, arriving), depths, admission.waiting.depth)
+    return admission.finish_in_us(arriving, 0, supposed=Supposed(depths, less_us))
+
+
 def settled_one_by_one(admission: Admission[Row], arriving: Row) -> list[bool]:
     """Settle the next best row until the arriving one is in time, predicting anew after each."""
-    waiting, start_us = list(admission.waiting), admission.accounts.shares.start_us(arriving.tenant)
-    ahead = [index for index in range(len(waiting)) if admission.waiting.start_us[index] <= start_us]
-    ahead.sort(
-        key=lambda index: (waiting[index].tenant != arriving.tenant, waiting[index].hplm_key != arriving.hplm_key)
+    waiting, may = list(admission.waiting), may_settle(admission, arriving)
+    candidates = sorted(
+        (index for index in range(len(waiting)) if may[index]),
+        key=lambda index: (waiting[index].tenant != arriving.tenant, waiting[index].hplm_key != arriving.hplm_key),
     )
-    for index in ahead:
+    for index in candidates:
         assert arriving.deadline_us is not None
         if admission.finish_in_us(arriving, 0) <= arriving.deadline_us:
             break
