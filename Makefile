@@ -30,13 +30,13 @@ $(READY): pyproject.toml constraints.txt clients/pyproject.toml
 
 quickstart: HOME_FOLDER = quickstart_home
 quickstart: $(READY)  ## Serve nine prebuilt models within a minute, on ports 8000 to 8003 (PORT=9000: 9000 to 9003)
-	@$(BIN)/python -m demo.quickstart --home "$(HOME_FOLDER)" $(if $(PORT),--port $(PORT))
+	@exec $(BIN)/python -m demo.quickstart --home "$(HOME_FOLDER)" $(if $(PORT),--port $(PORT))
 
 demo: $(READY)  ## Build nine models of three tenants from real text, serve them with real Triton, ask them
-	@$(BIN)/python -m demo --home "$(HOME_FOLDER)"
+	@exec $(BIN)/python -m demo --home "$(HOME_FOLDER)"
 
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics), 8003 (health) (PORT=9000: 9000 …)
-	@$(BIN)/hplm serve --home "$(HOME_FOLDER)" $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
+	@exec $(BIN)/hplm serve --home "$(HOME_FOLDER)" $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
 
 # Serial tests mostly wait: two files of them leave half of two cores free.
 IN_PAIRS := -n 2 --dist loadgroup --no-loadscope-reorder

@@ -207,6 +207,11 @@ def notices(results: Results) -> list[str]:
     sending = summary["sending"]
     if sending["lateness_ms"] is None:
         lines.append("No request came to an end, so there is nothing to judge.")
+    elif summary["unsent"] > figures.MOST_UNSENT * (due := summary["planned"] - summary["unfinished"]):
+        lines.append(
+            f"Not valid: {summary['unsent']:,} of {due:,} requests met their deadlines before they could be sent. "
+            "Give longer deadlines, more workers or a machine of its own, or lower the rate."
+        )
     elif not sending["valid"]:
         lines.append(
             f"Not valid: the load generator fell behind. One request in a hundred was sent "

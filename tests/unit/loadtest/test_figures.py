@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from random_run import HPLMS, REASONS, random_folder, random_outcomes, random_sc
 
 from loadtest import figures
 from loadtest.outcome import Kind, Outcome
+from loadtest.report import notices
 from loadtest.requests import Requests
 from loadtest.results import read_results
 from loadtest.run_folder import RunFolder
@@ -164,6 +166,18 @@ def test_sending_too_late_makes_a_run_invalid(tmp_path: Path, seed: int) -> None
     p99_ms = results.summary["sending"]["lateness_ms"]["p99"]
     for limit_ms, valid in ((p99_ms * 1.01, True), (p99_ms * 0.99, False)):
         assert figures.summary(results.requests, results.planned, limit_ms)["sending"]["valid"] is valid
+
+
+def test_requests_that_were_not_sent_make_a_run_invalid(tmp_path: Path, seed: int) -> None:
+    results = read_results(random_folder(tmp_path / "run", seed))
+    most = len(results.requests) // 100
+    for num_unsent in (most, most + 1):
+        kinds = results.requests.kinds.astype(object)
+        kinds[:num_unsent] = Kind.UNSENT
+        summary = figures.summary(replace(results.requests, kinds=kinds.astype(str)), results.planned, math.inf)
+        assert summary["sending"]["valid"] is (num_unsent == most)
+    (told,) = [line for line in notices(replace(results, summary=summary)) if line.startswith("Not valid")]
+    assert f"{most + 1:,} of {len(results.requests):,} requests met their deadlines before they could be sent" in told
 
 
 def test_shares_of_batches_count_rows() -> None:
