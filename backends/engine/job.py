@@ -13,7 +13,7 @@ from backends.engine.passed import Passed
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.root.word_marks import WordMarks
-from backends.scheduling.fair_share import NO_TENANT, tenant_of
+from backends.scheduling.tenants import NO_TENANT, tenant_of
 from backends.stack_key import FULL, StackKey
 from backends.stage_wire import Mates
 from backends.wire import AUTO, EARLY, Rows, TextWords

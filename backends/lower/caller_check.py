@@ -13,7 +13,7 @@ from backends.model_settings import ModelSettings
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.tokens import Role
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from backends.seal import OWN_SEAL, Seal
 
 AUTH_VARIABLE = "HPLM_AUTH"

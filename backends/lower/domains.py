@@ -29,7 +29,7 @@ from backends.plot.overlay_seat import Seat
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.root.store import RootFolder
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from backends.storage import read_errors_are_clear
 
 LOGGER = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.root.tokenizer import MOST_CHARACTERS, Text
 from backends.root.word_marks import WordMarks
 from backends.root.words import RowWords
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from backends.wire import AUTO, Float16Array, TextWords, Ticket, encode_marks, encode_words
 
 LOGGER = logging.getLogger(__name__)

@@ -26,7 +26,6 @@ from backends.lower.tenant_rates import TenantRates
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.fair_share import NO_TENANT, tenant_of
 from backends.scheduling.rejection import (
     RejectedError,
     Rejection,
@@ -34,6 +33,7 @@ from backends.scheduling.rejection import (
     late_waiting,
     predicted_late,
 )
+from backends.scheduling.tenants import NO_TENANT, tenant_of
 from backends.scheduling.wait_forecast import ForecastReader, Told
 from backends.seal import OWN_SEAL, Seal
 from backends.trace import Lane, span

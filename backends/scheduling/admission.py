@@ -35,7 +35,6 @@ from backends.scheduling.batch_clock import BatchClock
 from backends.scheduling.batch_fill import BatchFill
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.estimator import LiveCosts
-from backends.scheduling.fair_share import NO_TENANT
 from backends.scheduling.order import NOTHING, ArrivalRates, FairOrder, Load, Order
 from backends.scheduling.rejection import (
     RejectedError,
@@ -48,6 +47,7 @@ from backends.scheduling.rejection import (
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.scheduling.settling import Settleable, Settling, Supposed
 from backends.scheduling.tenant_rates import TenantRates
+from backends.scheduling.tenants import NO_TENANT
 from backends.scheduling.waiting_room import Bools, Float64, Indices, WaitingRoom
 from backends.stack_key import StackKey
 

@@ -17,9 +17,6 @@ from collections import OrderedDict
 from backends.scheduling.settings import ShareSettings
 from backends.scheduling.virtual_ends import VirtualEnds
 
-_SEPARATOR = "/"
-NO_TENANT = ""
-"""Who is charged for rows of the server's own: no tenant has this name."""
 _ACTIVE_US = 1_000_000
 _OWING_US = 60_000_000
 """What a tenant has used that requests nothing any more is remembered for so long."""
@@ -28,11 +25,6 @@ _HEADROOM = 1.25
 _CHANCE_ROWS = 32
 """So many more rows than on average arrive now and then by chance, where a tenant requests its share in single rows."""
 _MEAN_OF_ROWS = 64
-
-
-def tenant_of(hplm: str) -> str:
-    """The tenant of an hPLM's ID."""
-    return hplm.partition(_SEPARATOR)[0]
 
 
 class FairShare:

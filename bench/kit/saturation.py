@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from bench.kit.triton_client import open_triton
 from builder.export.model_names import ENSEMBLE
 from hplm_client import Request

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from backends.held_roots import Roots, holds
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 
 Servers = tuple[str, ...]
 ANY: Servers = ()

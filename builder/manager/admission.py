@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from builder.levels.target import check_target
 from builder.manager.callers import ANYBODY, Caller
 from builder.manager.jobs import Job, JobSpec

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.fair_share import tenant_of
 from backends.scheduling.settings import Capacity
+from backends.scheduling.tenants import tenant_of
 from builder.placement.simulated_load import ConstantDelay, Workload
 from workload.arrivals import Arrivals, TraceArrivals
 from workload.deadlines import Deadlines, TraceDeadlines

@@ -11,7 +11,7 @@ import numpy as np
 from backends.home import Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.registry.quotas import Quota
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from bench.kit.bulk import NewToken, register_quotas, register_tokens
 from bench.kit.saturation import HplmText, draw, saturate
 from bench.kit.scratch_home import copied_home

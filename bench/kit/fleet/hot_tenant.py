@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from bench.kit.fleet.real import SERVERS, RealFleet
 from builder.placement.fleet.maglev import Deal
 from loadtest.in_process import Played

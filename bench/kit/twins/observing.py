@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.errors import UnavailableError
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.tenants import tenant_of
 from bench.kit.fates import Fate, Fates
 from bench.kit.overload import OverloadHome
 from bench.kit.twins.ground import Ground

@@ -10,7 +10,7 @@ import pytest
 
 from backends.home import Home
 from backends.scheduling.accounts import Accounts
-from backends.scheduling.fair_share import NO_TENANT
+from backends.scheduling.tenants import NO_TENANT
 from backends.wire import Ticket, encode_tickets, fold_rows
 from served_engine import HIDDEN, Responses, keys_of, running
 

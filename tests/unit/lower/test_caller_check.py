@@ -19,8 +19,8 @@ from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.tokens import Role
-from backends.scheduling.fair_share import NO_TENANT
 from backends.scheduling.rejection import RejectedError
+from backends.scheduling.tenants import NO_TENANT
 from backends.seal import OWN_SEAL, Seal
 from backends.wire import parse_parameters
 

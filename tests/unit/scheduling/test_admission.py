@@ -15,10 +15,10 @@ from backends.model_settings import ModelSettings
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
-from backends.scheduling.fair_share import NO_TENANT
 from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, SlottedOrder, UtilityOrder
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, ShareSettings
+from backends.scheduling.tenants import NO_TENANT
 from backends.stack_key import StackKey
 
 
