@@ -47,8 +47,7 @@ class FairShare:
 
     def share_of(self, tenant: str) -> float:
         """The tenant's part of the device while all tenants that wait, and this one, want some."""
-        weight = self._weight(tenant)
-        return weight / (self._weights if tenant in self._rows else self._weights + weight)
+        return self._weight(tenant) / self._weights_with(tenant)
 
     def start_us(self, tenant: str, less_us: float = 0.0) -> float:
         """When the tenant's next job would start, in virtual time, if its jobs before were charged so much less."""
@@ -65,7 +64,7 @@ class FairShare:
         """
         if self.start_us(tenant, less_us) <= self._now_us:
             return 0.0
-        weights = max(self._weights_before, self._weight(tenant) / self.share_of(tenant))
+        weights = max(self._weights_before, self._weights_with(tenant))
         return self._ends_us.room_us(self._now_us, self._end_us(tenant, less_us), weights)
 
     def furthest_ahead(self, most: int) -> list[str]:
@@ -110,6 +109,10 @@ class FairShare:
         if first_start_us is not None:
             self._now_us = max(self._now_us, first_start_us)
         self._ends_us.forget_until(self._now_us)
+
+    def _weights_with(self, tenant: str) -> float:
+        """Add up the weights of all tenants that wait, and of this one."""
+        return self._weights if tenant in self._rows else self._weights + self._weight(tenant)
 
     def _end_us(self, tenant: str, less_us: float) -> float:
         return self._ends_us.get(tenant, self._now_us) - less_us / self._weight(tenant)

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,49 +24,10 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.wait_forecast import LENGTHS, ForecastWriter, WaitForecast
 from backends.server_folder import FOLDER_VARIABLE
+from held_encoding import PATIENCE_S, Answers, Clock, Gate
 from waiting import wait_until
 
-_PATIENCE_S = 30.0
 _TENANTS = ("acme", "globex")
-
-
-class Gate:
-    """Holds the encoding back, and notes what was encoded in which order."""
-
-    def __init__(self, service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened = threading.Event()
-        self.encoding = threading.Event()
-        self.hplms: list[str] = []
-        encode = service.encode_accepted
-
-        def encode_when_open(requests: Sequence[AcceptedRequest]) -> Any:
-            self.encoding.set()
-            assert self.opened.wait(_PATIENCE_S)
-            self.hplms += [request.rows[0].entry.id for request in requests]
-            return encode(requests)
-
-        monkeypatch.setattr(service, "encode_accepted", encode_when_open)
-
-
-@dataclass
-class Clock:
-    """The time of the queue and of deadlines, which stands still but for what a test adds."""
-
-    now_us: int
-
-
-class Answers:
-    """What became of requests, in the order of their answers."""
-
-    def __init__(self) -> None:
-        self.each: list[HiddenRequest | HplmError] = []
-
-    def wait(self, count: int) -> list[HiddenRequest | HplmError]:
-        end = time.monotonic() + _PATIENCE_S
-        while len(self.each) < count:
-            assert time.monotonic() < end, f"{len(self.each)} of {count} answers"
-            time.sleep(0.002)
-        return self.each
 
 
 @pytest.fixture
@@ -150,7 +110,7 @@ def test_beyond_its_bound_the_queue_rejects_at_once(open_queue: Callable[..., En
     """All rows of a request or none, and with the time after which to ask again."""
     queue, answers = open_queue(max_rows=8, batch_rows=1), Answers()
     queue.add(text(), answers.each.append)
-    assert gate.encoding.wait(_PATIENCE_S)
+    assert gate.encoding.wait(PATIENCE_S)
     for hplm in ("acme/topic", "globex/topic"):
         assert queue.add(text(hplm, rows=4), answers.each.append) is None
     full = queue.add(text(), answers.each.append)
@@ -182,7 +142,7 @@ def test_a_defect_of_the_thread_leaves_nobody_waiting(service: LowerService, mon
     monkeypatch.setattr(service, "engine_wait_us", fail)
     for _ in range(6):
         queue.add(text(), answers.each.append)
-    assert failed.wait(_PATIENCE_S)
+    assert failed.wait(PATIENCE_S)
     assert all(isinstance(answer, HiddenRequest | UnavailableError) for answer in answers.wait(6))
     assert isinstance(queue.add(text(), print), UnavailableError)
     queue.close()
@@ -200,7 +160,7 @@ def test_a_request_that_was_taken_is_answered_when_the_thread_fails(
     queue, answers = EncodeQueue(service, on_failure=failed.set), Answers()
     queue.begin_call()
     queue.add(text(), answers.each.append)
-    assert failed.wait(_PATIENCE_S)
+    assert failed.wait(PATIENCE_S)
     assert isinstance(answers.wait(1)[0], UnavailableError)
     queue.close()
 
@@ -239,7 +199,7 @@ def test_rows_accepted_between_two_forecasts_count(
 def test_deadlines_go_first_and_tenants_without_take_turns(open_queue: Callable[..., EncodeQueue], gate: Gate) -> None:
     queue, answers = open_queue(batch_rows=1), Answers()
     queue.add(text("initech/mood"), answers.each.append)
-    assert gate.encoding.wait(_PATIENCE_S)
+    assert gate.encoding.wait(PATIENCE_S)
     for hplm in ("acme/topic", "acme/mood", "acme/topic", "globex/topic"):
         queue.add(text(hplm), answers.each.append)
     queue.add(text("initech/mood", deadline_ms=60_000), answers.each.append)
@@ -260,7 +220,7 @@ def test_a_request_too_large_for_the_room_holds_up_no_other_and_has_its_turn(
 
     service.encode_accepted = encode_for_long  # type: ignore[method-assign]
     queue.add(text("initech/mood"), answers.each.append)
-    assert gate.encoding.wait(_PATIENCE_S)
+    assert gate.encoding.wait(PATIENCE_S)
     queue.add(text("globex/topic", rows=4), answers.each.append)
     queue.add(text("acme/topic"), answers.each.append)
     for _ in range(5):
@@ -276,7 +236,7 @@ def test_a_deadline_that_passes_in_the_queue_costs_no_encoding(
 ) -> None:
     queue, answers = open_queue(batch_rows=1), Answers()
     queue.add(text(), answers.each.append)
-    assert gate.encoding.wait(_PATIENCE_S)
+    assert gate.encoding.wait(PATIENCE_S)
     queue.begin_call()
     assert queue.add(text("globex/topic", deadline_ms=200), answers.each.append) is None
     clock.now_us += 250_000
@@ -292,7 +252,7 @@ def test_deadlines_of_a_millisecond_are_all_rejected_while_the_encoder_is_busy(
 ) -> None:
     queue, answers = open_queue(), Answers()
     queue.add(text(), answers.each.append)
-    assert gate.encoding.wait(_PATIENCE_S)
+    assert gate.encoding.wait(PATIENCE_S)
     queue.begin_call()
     at_once = [queue.add(text("globex/topic", deadline_ms=1), answers.each.append) for _ in range(100)]
     time.sleep(0.01)
@@ -344,7 +304,7 @@ def test_what_waits_when_the_server_stops_is_told_so(service: LowerService, gate
     queue.begin_call()
     for _ in range(3):
         queue.add(text(), answers.each.append)
-    assert gate.encoding.wait(_PATIENCE_S)
+    assert gate.encoding.wait(PATIENCE_S)
     closing = threading.Thread(target=queue.close)
     closing.start()
     wait_until(lambda: queue._is_closed)

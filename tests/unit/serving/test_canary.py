@@ -8,7 +8,7 @@ import shutil
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +22,7 @@ from tritonclient.grpc.service_pb2_grpc import (
 
 from builder.serving import canary
 from builder.serving.canary import TooLongError
+from builder.serving.vital_signs import Complaint
 from certificates import Authority
 from waiting import wait_until
 
@@ -84,6 +85,26 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: p
         server.stop(None)
 
 
+def complaints_after_failures(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], None], num_answered: Callable[[], int]
+) -> list[Complaint]:
+    """Ask both paths by `ask`, which gets "http" or "grpc", a few times each; return what there is to complain of."""
+    attempts: list[str] = []
+
+    def noted(url: str, *_: object) -> None:
+        attempts.append(url)
+        ask(url)
+
+    monkeypatch.setattr(canary, "_ask_http", noted)
+    monkeypatch.setattr(canary, "_ask_grpc", noted)
+    monkeypatch.setattr(canary, "_EVERY_S", 0.01)
+    monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.0)
+    watching = canary.Canary("http", "grpc", list, "", False, num_answered)
+    wait_until(lambda: len(attempts) >= 8)
+    watching.close()
+    return watching.complaints()
+
+
 @pytest.mark.parametrize(
     ("error", "others_end", "is_fatal"),
     [(TooLongError(), True, False), (TooLongError(), False, True), (ConnectionRefusedError("refused"), True, True)],
@@ -92,43 +113,25 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: p
 def test_no_outcome_is_fatal_unless_the_canary_waits_in_tritons_queue(
     monkeypatch: pytest.MonkeyPatch, error: Exception, others_end: bool, is_fatal: bool
 ) -> None:
-    attempts: list[str] = []
-
-    def ask(url: str, *_: object) -> None:
-        attempts.append(url)
+    def ask(url: str) -> None:
         raise error
 
-    monkeypatch.setattr(canary, "_ask_http", ask)
-    monkeypatch.setattr(canary, "_ask_grpc", ask)
-    monkeypatch.setattr(canary, "_EVERY_S", 0.01)
-    monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.0)
     answered = itertools.count()
-    watching = canary.Canary("http", "grpc", list, "", False, lambda: next(answered) if others_end else 7)
-    wait_until(lambda: len(attempts) >= 8)
-    watching.close()
-    found = watching.complaints()
+    found = complaints_after_failures(monkeypatch, ask, lambda: next(answered) if others_end else 7)
     assert [each.text for each in found] == [f"no answer over {path}: {error}" for path in ("HTTP", "gRPC")]
     assert {each.fatal for each in found} == {is_fatal}
 
 
 def test_a_path_that_hangs_alone_waits_in_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests over the other one, its canaries among them, end all the time."""
-    attempts: list[str] = []
 
-    def ask(url: str, *_: object) -> None:
-        attempts.append(url)
+    def ask(url: str) -> None:
         if url == "grpc":
             raise TooLongError
 
-    monkeypatch.setattr(canary, "_ask_http", ask)
-    monkeypatch.setattr(canary, "_ask_grpc", ask)
-    monkeypatch.setattr(canary, "_EVERY_S", 0.01)
-    monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.0)
     answered = itertools.count()
-    watching = canary.Canary("http", "grpc", list, "", False, lambda: next(answered))
-    wait_until(lambda: len(attempts) >= 8)
-    watching.close()
-    assert [each.fatal for each in watching.complaints()] == [True]
+    found = complaints_after_failures(monkeypatch, ask, lambda: next(answered))
+    assert [each.fatal for each in found] == [True]
 
 
 def test_http_that_is_silent_is_a_canary_that_waits_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
