@@ -5,7 +5,7 @@ reason is as good as an answer, and so is an error of that hPLM alone. After any
 of another root if there is one, so that one bad hPLM does not speak for all. Where no hPLM exists it asks one that
 cannot exist; then only `hplm_lower` answers, and the heartbeats alone speak for `hplm_upper`. It shows a token of its
 own. A gRPC port with certificates is greeted only, since the canary has none. In mode `triton`, its deadline counts for
-nothing until Triton hands it over.
+nothing until Triton hands it over: while other requests end, it waits behind them, unless the other path answers soon.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from builder.serving.vital_signs import Complaint
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 4.0
+_LONG_S = _TIMEOUT_S / 2
+"""A canary that waits for longer may wait where another one got nothing in its time."""
 _FATAL_AFTER_S = 8.0
 """After that time without an outcome, and at least two attempts, the path counts as hung."""
 _FIND_EVERY_S = 10.0
@@ -58,8 +60,6 @@ class _Failing:
     error: str
     may_restart: bool
     num_answered: int
-    is_late: bool
-    """Whether there was no outcome in time."""
 
 
 class Canary:
@@ -71,8 +71,8 @@ class Canary:
         find_hplms: Called for the first canary, and now and then while the last one asked gets errors.
         token: Shown in place of a tenant's.
         has_tls: Whether the gRPC port has certificates.
-        num_answered: Returns how many requests have ended, where all wait in Triton's queue. While it grows, a canary
-            without an outcome has waited too long, which no restart helps.
+        num_answered: Returns how many requests have ended, where all wait in Triton's queue. While it grows, canaries
+            that wait over all paths for long wait behind other requests, which no restart helps.
     """
 
     def __init__(
@@ -97,6 +97,9 @@ class Canary:
         """Whether another hPLM is to be asked."""
         self._find_from_s = 0.0
         self._failing: dict[str, _Failing] = {}
+        self._waited_s: dict[str, float] = {}
+        """How long the last canary of each path waited that waits where requests do."""
+        self._greets_only = {"gRPC"} if has_tls else set()
         self._first = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="canary", daemon=True)
@@ -134,11 +137,10 @@ class Canary:
         try:
             fault = self._paths[path](self._wanted())
         except Exception as error:
-            may_restart = not self._is_queued(path, error)
-            self._note_failure(
-                path, began, str(error) or type(error).__name__, may_restart, isinstance(error, TooLongError)
-            )
+            self._note_wait(path, _TIMEOUT_S if isinstance(error, TooLongError) else time.monotonic() - began)
+            self._note_failure(path, began, str(error) or type(error).__name__, not self._is_queued(path, error))
             return
+        self._note_wait(path, time.monotonic() - began)
         outcome = Outcome.REJECTED if fault is None else fault.outcome
         self._is_sought |= outcome is not Outcome.REJECTED
         if outcome in (Outcome.UNREADY, Outcome.FAILED):
@@ -146,19 +148,23 @@ class Canary:
         else:
             self._failing.pop(path, None)
 
-    def _note_failure(self, path: str, began_s: float, error: str, may_restart: bool, is_late: bool = False) -> None:
+    def _note_wait(self, path: str, waited_s: float) -> None:
+        if path not in self._greets_only:
+            self._waited_s[path] = waited_s
+
+    def _note_failure(self, path: str, began_s: float, error: str, may_restart: bool) -> None:
         """Count a failure; the time of failures that no restart would help counts for no restart."""
         last = self._failing.get(path)
         if last is None or last.may_restart != may_restart:
-            last = _Failing(began_s, 0, error, may_restart, 0, is_late)
-        self._failing[path] = _Failing(last.since_s, last.count + 1, error, may_restart, self._num_answered(), is_late)
+            last = _Failing(began_s, 0, error, may_restart, 0)
+        self._failing[path] = _Failing(last.since_s, last.count + 1, error, may_restart, self._num_answered())
 
     def _is_queued(self, path: str, error: Exception) -> bool:
         """Whether canaries of all paths wait behind other requests: some have ended since the last one failed."""
-        last, is_late = self._failing.get(path), isinstance(error, TooLongError)
-        for other in self._paths.keys() - {path}:
-            is_late &= (failing := self._failing.get(other)) is not None and failing.is_late
-        return is_late and last is not None and self._num_answered() != last.num_answered
+        last = self._failing.get(path)
+        others_wait = all(waited_s > _LONG_S for other, waited_s in self._waited_s.items() if other != path)
+        has_ended = last is not None and self._num_answered() != last.num_answered
+        return isinstance(error, TooLongError) and others_wait and has_ended
 
     def _wanted(self) -> str:
         if self._is_sought:

@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -86,7 +87,10 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: p
 
 
 def complaints_after_failures(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], None], num_answered: Callable[[], int]
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[str], None],
+    num_answered: Callable[[], int],
+    has_tls: bool = False,
 ) -> list[Complaint]:
     """Ask both paths by `ask`, which gets "http" or "grpc", a few times each; return what there is to complain of."""
     attempts: list[str] = []
@@ -97,9 +101,10 @@ def complaints_after_failures(
 
     monkeypatch.setattr(canary, "_ask_http", noted)
     monkeypatch.setattr(canary, "_ask_grpc", noted)
+    monkeypatch.setattr(canary, "_greet_grpc", noted)
     monkeypatch.setattr(canary, "_EVERY_S", 0.01)
     monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.0)
-    watching = canary.Canary("http", "grpc", list, "", False, num_answered)
+    watching = canary.Canary("http", "grpc", list, "", has_tls, num_answered)
     wait_until(lambda: len(attempts) >= 8)
     watching.close()
     return watching.complaints()
@@ -131,6 +136,42 @@ def test_a_path_that_hangs_alone_waits_in_no_queue(monkeypatch: pytest.MonkeyPat
 
     answered = itertools.count()
     found = complaints_after_failures(monkeypatch, ask, lambda: next(answered))
+    assert [each.fatal for each in found] == [True]
+
+
+def test_one_that_just_gets_an_answer_waits_in_the_queue_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the queue takes about as long as a canary waits, one path has an answer and the other has none."""
+    monkeypatch.setattr(canary, "_LONG_S", 0.02)
+
+    def ask(url: str) -> None:
+        if url == "http":
+            raise TooLongError
+        time.sleep(0.05)
+
+    answered = itertools.count()
+    found = complaints_after_failures(monkeypatch, ask, lambda: next(answered))
+    assert [each.fatal for each in found] == [False]
+
+
+def test_a_greeting_waits_in_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a port with certificates greets at once says nothing of the queue that the other path waits in."""
+
+    def ask(url: str) -> None:
+        if url == "http":
+            raise TooLongError
+
+    answered = itertools.count()
+    found = complaints_after_failures(monkeypatch, ask, lambda: next(answered), has_tls=True)
+    assert [each.fatal for each in found] == [False]
+
+
+def test_a_greeting_that_never_comes_is_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(url: str) -> None:
+        if url == "grpc":
+            raise TimeoutError("timed out")
+
+    answered = itertools.count()
+    found = complaints_after_failures(monkeypatch, ask, lambda: next(answered), has_tls=True)
     assert [each.fatal for each in found] == [True]
 
 
