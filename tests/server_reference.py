@@ -213,6 +213,7 @@ class ReferenceServer(ReferenceLoop):
             self._move_end()
         else:
             self.scatter_at = (self.scatter_at - 1) % len(self.costs.scatter)
+            self._tell(now_us, at_once=not self.waiting and self.staged is None)
         return has_started
 
     def _stage(self, now_us: int) -> bool:

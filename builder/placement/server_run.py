@@ -166,6 +166,8 @@ class ServerRun:
             jobs, self._staged = self._begin(self._staged.jobs), None
             if jobs:
                 yield from self._run_batch(jobs)
+            else:
+                self._tell_after_batch()
 
     def _wait_until(self, ready_us: int) -> Iterator[float]:
         while self.now_us < ready_us:
@@ -221,9 +223,7 @@ class ServerRun:
             for job in jobs:
                 self._admission.accounts.spend_depth(job, job.passed)
             self._admission.batches.finished(end_us, passed=shape)
-            if self._intake.forecasts:
-                self._queue.drop_late(end_us)
-                self._tell(self._admission, end_us, is_idle=self._staged is None and not self._queue)
+            self._tell_after_batch()
 
     def _early_answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int, answered_us: int) -> Answers | None:
         if self._answering.exits is None:
@@ -273,6 +273,11 @@ class ServerRun:
             return False
         deadline_in_us = job.deadline_us - told.at_us
         return told.forecast.finish_in_us(job.num_tokens, (job.tenant,), deadline_in_us) > deadline_in_us
+
+    def _tell_after_batch(self) -> None:
+        if self._admission is not None and self._intake.forecasts:
+            self._queue.drop_late(self.now_us)
+            self._tell(self._admission, self.now_us, is_idle=self._staged is None and not self._queue)
 
     def _tell(self, admission: Admission[SimulatedJob], now_us: int, is_idle: bool = False) -> None:
         """Tell the forecast, as often as the serve loop does."""
