@@ -31,11 +31,12 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from backends.scheduling.accounts import Accounts, Predicted
+from backends.scheduling.arrivals import Overtaking, TenantWork
 from backends.scheduling.batch_clock import BatchClock
 from backends.scheduling.batch_fill import BatchFill
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.estimator import LiveCosts
-from backends.scheduling.order import NOTHING, ArrivalRates, FairOrder, Load, Order
+from backends.scheduling.order import NOTHING, FairOrder, Load, Order
 from backends.scheduling.rejection import (
     RejectedError,
     late_on_arrival,
@@ -46,7 +47,6 @@ from backends.scheduling.rejection import (
 )
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.scheduling.settling import Settleable, Settling, Supposed
-from backends.scheduling.tenant_rates import TenantRates
 from backends.scheduling.tenants import NO_TENANT
 from backends.scheduling.waiting_room import Bools, Float64, Indices, WaitingRoom
 from backends.stack_key import StackKey
@@ -81,15 +81,13 @@ class Admission(Generic[JobT]):
         self.batches = BatchClock(costs_of)
         """Told by the caller of each batch."""
         self.costs_of = costs_of
-        self._capacity = capacity
         self._settings = settings
         self._order = order
         self.fill = BatchFill(capacity)
         self.accounts: Accounts[JobT] = Accounts(costs_of, self.fill, settings.shares)
         self.settling = Settling(self.waiting, self.accounts)
-        self._within = ArrivalRates(order.num_kinds)
-        self._beyond = ArrivalRates(order.num_kinds)
-        self._rates = TenantRates()
+        self._overtaking = None if isinstance(order, FairOrder) else Overtaking(order, capacity)
+        self._tenant_work = TenantWork()
         self._stacks: tuple[StackKey, ...] = ()
 
     def serves(self, stack: StackKey) -> None:
@@ -105,11 +103,11 @@ class Admission(Generic[JobT]):
         """Queue the rows of one request, all or none; returns why not."""
         if len(self.waiting) + len(jobs) > self._settings.max_waiting:
             return queue_full(len(self.waiting))
-        if not self._is_busy:
-            self._within.restart(now_us)
-            self._beyond.restart(now_us)
         is_idle = not self._is_busy
-        entered: dict[JobT, ArrivalRates] = {}
+        if is_idle and self._overtaking is not None:
+            self._overtaking.restart(now_us)
+        within_share: dict[JobT, bool] = {}
+        """Of the rows that have entered."""
         try:
             for job in jobs:
                 is_within = self._is_within_share(job.tenant, now_us)
@@ -119,16 +117,16 @@ class Admission(Generic[JobT]):
                     self.settling.take_back()
                     return rejection
                 self._enter(job, is_within)
-                entered[job] = self._within if is_within else self._beyond
+                within_share[job] = is_within
         finally:
-            if 0 < len(entered) < len(jobs):
-                self.drop([index for index, job in enumerate(self.waiting) if job in entered])
+            if 0 < len(within_share) < len(jobs):
+                self.drop([index for index, job in enumerate(self.waiting) if job in within_share])
             self.settling.keep()
-        for job, rates in entered.items():
-            if self._order.is_fair:
-                self._rates.add(job.tenant, self.accounts.charge_of(job).us, now_us)
+        for job, is_within in within_share.items():
+            if self._overtaking is None:
+                self._tenant_work.add(job.tenant, self.accounts.charge_of(job).us, now_us)
             else:
-                rates.add(self._order.kind(job, now_us), Load.of(job, self.costs_of(job.root).model), now_us)
+                self._overtaking.add(job, Load.of(job, self.costs_of(job.root).model), is_within, now_us)
         return None
 
     def readmit(self, jobs: Sequence[JobT], now_us: int) -> None:
@@ -198,18 +196,18 @@ class Admission(Generic[JobT]):
         self, job: Predicted, now_us: int, within_share: bool = True, supposed: Supposed | None = None
     ) -> float:
         """Predict how long it takes until a job that arrives now would be answered, or if rows settled as supposed."""
-        within_share = within_share or self._order.is_fair
+        within_share = within_share or self.is_fair
         depths, less_us = supposed or (self.waiting.depth, 0.0)
         costs, start_us = self.costs_of(job.root), self.accounts.shares.start_us(job.tenant, less_us)
         is_ahead = self._is_ahead(job, start_us, within_share)
         waiting = self._load_of(is_ahead, depths)
         until = waiting + Load.of(job, costs.model)
-        overtaking = self._overtaking(job, until, within_share, now_us)
+        overtaking = self._overtaking_load(job, until, within_share, now_us)
         num_stacks = self.waiting.count_stacks(is_ahead, job.root)
         behind_us = 0.0 if is_ahead.all() else self._load_of(~is_ahead, depths).work_us
         in_us = self.fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
         tail_us = costs.tail * in_us / max(1.0, self.fill.batches(until + overtaking))
-        if self._order.is_fair:
+        if self.is_fair:
             in_us = self._overtaken_us(job.tenant, in_us, less_us, now_us)
         in_us += tail_us
         margin = self.margin(costs)
@@ -236,7 +234,8 @@ class Admission(Generic[JobT]):
 
     @property
     def is_fair(self) -> bool:
-        return self._order.is_fair
+        """Whether the order itself shares fairly; with other orders jobs within their shares go first."""
+        return self._overtaking is None
 
     def work_us(self, stack: StackKey, lengths: Sequence[int]) -> list[float]:
         """Predict what rows delay those behind them: their own work, and their parts of what full batches take."""
@@ -277,7 +276,7 @@ class Admission(Generic[JobT]):
         shares = self.accounts.shares
         is_ahead = self._is_ahead(job, shares.start_us(job.tenant), is_within)
         candidates = self.settling.candidates(job, is_ahead)
-        if not is_within or (self._order.is_fair and shares.is_beyond(job.tenant)):
+        if not is_within or (self.is_fair and shares.is_beyond(job.tenant)):
             candidates = candidates.own
 
         def is_enough(count: int) -> bool:
@@ -300,12 +299,12 @@ class Admission(Generic[JobT]):
 
     def _is_within_share(self, tenant: str, now_us: int) -> bool:
         # The watchdog's canary is no tenant, and takes no share of one.
-        return self._order.is_fair or tenant == NO_TENANT or self.accounts.buckets.allows(tenant, now_us)
+        return self.is_fair or tenant == NO_TENANT or self.accounts.buckets.allows(tenant, now_us)
 
     def _is_ahead(self, job: Predicted, start_us: float, within_share: bool) -> Bools:
         """Tell which rows that wait the policy would run before a job."""
         ahead = self._order.ahead(self.waiting, job, start_us)
-        if self._order.is_fair:
+        if self.is_fair:
             return ahead
         return ahead & self.waiting.within_share if within_share else ahead | self.waiting.within_share
 
@@ -324,30 +323,22 @@ class Admission(Generic[JobT]):
         room_us = self.accounts.shares.room_us(tenant, less_us)
         if not room_us:
             return in_us
-        left = 1.0 - self._rates.of_others(tenant, now_us)
+        left = 1.0 - self._tenant_work.of_others(tenant, now_us)
         return min(in_us + room_us, in_us / left) if left > 0 else in_us + room_us
 
-    def _overtaking(self, job: Predicted, until: Load, within_share: bool, now_us: int) -> Load:
+    def _overtaking_load(self, job: Predicted, until: Load, within_share: bool, now_us: int) -> Load:
         """What is likely to arrive, and to run before the job, until it is taken; nothing where the order is fair.
 
         It is taken next if it is sure of room in the next batch. Otherwise it may be overtaken until two batches before
         its deadline; with less left, it is taken next or never.
         """
-        if job.deadline_us is None or self._order.is_fair:
+        if job.deadline_us is None or self._overtaking is None:
             return NOTHING
-        soon = self._arriving(job, within_share, self.batches.busy_us(now_us), now_us)
-        if self.fill.batches(until + soon) <= self._order.sure_part:
+        soon = self._overtaking.of(job, self.waiting, within_share, self.batches.busy_us(now_us), now_us)
+        if self.fill.batches(until + soon) <= self._overtaking.order.sure_part:
             return soon
         latest_us = max(0.0, job.deadline_us - now_us - 2 * self.batches.last_us)
-        latest_us = min(latest_us, _HORIZON_US)
-        return self._arriving(job, within_share, latest_us, now_us)
-
-    def _arriving(self, job: Predicted, within_share: bool, in_us: float, now_us: int) -> Load:
-        """What is likely to arrive in so long, and to run before the job."""
-        times_us = self._order.overtaking_us(self.waiting, job, self._capacity, now_us, in_us)
-        if within_share:
-            return self._within.during(times_us, now_us)
-        return self._within.during(in_us, now_us) + self._beyond.during(times_us, now_us)
+        return self._overtaking.of(job, self.waiting, within_share, min(latest_us, _HORIZON_US), now_us)
 
     def _enter(self, job: JobT, is_within: bool) -> None:
         start_us = self.accounts.shares.start_us(job.tenant)

@@ -4,7 +4,6 @@ Usage:
     order = policy.order
     ahead = order.ahead(waiting, job, start_us)         # which of the jobs that wait run before the job
     times_us = order.overtaking_us(waiting, job, capacity, now_us, in_us)  # how long arrivals of each kind overtake it
-    rates.during(times_us, now_us)                      # what they add up to, if they come as they came recently
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ _DEADLINES_PER_OCTAVE = 4
 _SHORTEST_DEADLINE_US = 1000.0
 _DUE_PART = 0.8
 _AFTER_ALL_DEADLINES_US = float(np.finfo(np.float64).max)
-_MEMORY_US = 500_000.0
-_LEAST_WATCHED_US = 200_000.0
-"""Rows that come together at one moment do not come as often as that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +45,12 @@ class Load:
 NOTHING = Load(0.0, 0.0, 0.0)
 
 
-class Order(Protocol):
-    """Arrivals are told apart by kinds, numbered from 0, as far as matters for which of them overtake a job."""
+class KindOrder(Protocol):
+    """Arrivals are told apart by kinds, numbered from 0, as far as matters for which of them overtake a job.
 
-    is_fair: bool
-    """Whether the order itself shares fairly; with other orders jobs within their shares go first."""
+    Jobs within their tenants' shares go first.
+    """
+
     goes_by_length: bool
     sure_part: float
     """A row is sure to be in the next batch if it and all before it fill no more than this part of it."""
@@ -81,29 +78,16 @@ class Order(Protocol):
 class FairOrder:
     """The earliest virtual start time first. Later arrivals overtake within their shares, which is counted there."""
 
-    is_fair = True
     goes_by_length = False
-    sure_part = 1.0
-    num_kinds = 1
-    _NEVER = np.zeros(1)
 
     def ahead(self, waiting: WaitingRoom[Any], job: Waiting, start_us: float) -> Bools:
         ahead: Bools = waiting.start_us <= start_us
         return ahead
 
-    def kind(self, job: Waiting, now_us: int) -> int:
-        return 0
-
-    def overtaking_us(
-        self, waiting: WaitingRoom[Any], job: Waiting, capacity: Capacity, now_us: int, in_us: float
-    ) -> Float64:
-        return self._NEVER
-
 
 class LengthOrder:
     """The shortest first; a kind is a length."""
 
-    is_fair = False
     goes_by_length = True
     sure_part = 1.0
     num_kinds = _LONGEST_TOKENS + 1
@@ -169,7 +153,6 @@ class DeadlineOrder:
     deadline overtake none, not even each other.
     """
 
-    is_fair = False
     goes_by_length = False
     sure_part = 1.0
     num_kinds = _DEADLINES
@@ -195,40 +178,5 @@ class DeadlineOrder:
         return np.clip(due_in_us - self._DEADLINE_US, 0.0, max(0.0, in_us))
 
 
-class ArrivalRates:
-    """Work of each kind that is admitted per time: sums in which older rows count less and less.
-
-    `restart` forgets what came before a pause, so that an overload after quiet times is seen as soon as it is there.
-    """
-
-    def __init__(self, num_kinds: int) -> None:
-        self._sums: Float64 = np.zeros((3, num_kinds))
-        """Rows, tokens and work by kind, as they count at `_updated_us`."""
-        self._since_us = 0
-        self._updated_us = 0
-
-    def restart(self, now_us: int) -> None:
-        self._sums[:] = 0.0
-        self._since_us = self._updated_us = now_us
-
-    def add(self, kind: int, row: Load, now_us: int) -> None:
-        self._sums *= self._remaining(now_us)
-        self._updated_us = now_us
-        self._sums[:, kind] += (row.rows, row.tokens, row.work_us)
-
-    def during(self, times_us: Float64 | float, now_us: int) -> Load:
-        """Return the load if each kind came for so long as it came recently.
-
-        Shape:
-            times_us: `[num_kinds]`, or one time for all.
-        """
-        rows, tokens, work_us = ((self._sums * times_us).sum(axis=1) * self._per_us(now_us)).tolist()
-        return Load(rows, tokens, work_us)
-
-    def _per_us(self, now_us: int) -> float:
-        """Return the factor from sums to rates: the inverse of what the weights of the time watched add up to."""
-        watched = 1.0 - math.exp(-max(_LEAST_WATCHED_US, now_us - self._since_us) / _MEMORY_US)
-        return self._remaining(now_us) / (_MEMORY_US * watched)
-
-    def _remaining(self, now_us: int) -> float:
-        return math.exp((self._updated_us - now_us) / _MEMORY_US)
+Order = FairOrder | KindOrder
+"""Only the first one itself shares fairly."""

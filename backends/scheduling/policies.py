@@ -56,9 +56,9 @@ def policy_of(settings: PolicySettings, cost_model: Callable[[StackKey], CostMod
 
 
 class FirstComeFirstServed:
-    """The oldest job's stack runs, with as many of that stack's jobs, oldest first, as fit.
+    """The stack of the first job runs, with as many of that stack's jobs as fit, in their order.
 
-    Jobs of a stack run in the order of arrival; stacks take turns by their oldest job.
+    Jobs wait in the order of their virtual start times (`fair_share`), so those of one tenant run as they came.
     """
 
     order = FairOrder()

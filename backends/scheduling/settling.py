@@ -83,9 +83,15 @@ class Settling(Generic[JobT]):
         order = np.argsort(2 - is_own.astype(np.int8) - (keys == job.hplm_key), kind="stable")
         return Candidates(indices[order], int(np.count_nonzero(is_own)), job.tenant)
 
-    def if_all(self, tenant: str) -> Supposed:
-        """Suppose that all rows that can settle did."""
-        return Supposed(self._waiting.least_depth, self._accounts.saves_us(tenant))
+    def if_all(self) -> Supposed:
+        """Suppose that all rows that can settle did, for a tenant that has none."""
+        return Supposed(self._waiting.least_depth, 0.0)
+
+    def if_own(self, tenant: str) -> Supposed:
+        """Suppose that all of a tenant's rows that can settle did."""
+        is_own = np.isin(self._waiting.hplm_key, self._accounts.hplms_of(tenant))
+        depths = np.where(is_own, self._waiting.least_depth, self._waiting.depth)
+        return Supposed(depths, self._accounts.saves_us(tenant))
 
     def if_first(self, candidates: Candidates, count: int) -> Supposed:
         """Suppose that so many candidates settled."""

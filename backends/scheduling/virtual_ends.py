@@ -19,9 +19,6 @@ class VirtualEnds:
     def __contains__(self, tenant: str) -> bool:
         return tenant in self._places
 
-    def __getitem__(self, tenant: str) -> float:
-        return float(self._ends_us[self._places[tenant]])
-
     def get(self, tenant: str, default: float) -> float:
         place = self._places.get(tenant)
         return default if place is None else float(self._ends_us[place])

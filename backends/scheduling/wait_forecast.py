@@ -6,8 +6,9 @@ beyond their shares. A process that has not counted a row's tokens yet knows a l
 
 A few numbers in a file that both map into memory, so that writing and reading cost microseconds. A forecast counts for
 a second: an engine that has nothing to say, or that is gone, keeps no row out. Nothing in it comes from a ticket.
-It counts with the earliest answers of all rows that wait: the engine has them settle before it rejects a row. Of the
-row that arrives no layer counts, as only its hPLM and its request say how many it passes at least.
+It counts with the earliest answers of the rows that wait, as the engine has them settle before it rejects a row: of
+all, or of the tenant's own where it has requested beyond its share. Of the row that arrives no layer counts, as only
+its hPLM and its request say how many it passes at least.
 """
 
 from __future__ import annotations
@@ -79,13 +80,14 @@ class WaitForecast:
 
         def finish_in_us(num_tokens: int, deadline_in_us: float, tenant: str) -> float:
             row = _LikelyRow(stack, num_tokens, now_us, now_us + round(deadline_in_us), tenant)
-            return admission.finish_in_us(row, now_us, not tenant, admission.settling.if_all(tenant))
+            supposed = admission.settling.if_own(tenant) if tenant else admission.settling.if_all()
+            return admission.finish_in_us(row, now_us, not tenant, supposed)
 
         first_us = finish_in_us(LENGTHS[0], 0.0, "")
         deadlines_in_us = [max(1.0, first_us) * times for times in _DEADLINES]
 
         def curve(num_tokens: int, tenant: str = "") -> Curve:
-            if admission.is_fair:  # no arrival overtakes a row that has a deadline, however late that is
+            if admission.is_fair:  # what overtakes a row does not depend on its deadline
                 in_us = finish_in_us(num_tokens, 0.0, tenant) if tenant else first_us
                 return [in_us] * len(deadlines_in_us)
             return [finish_in_us(num_tokens, us, tenant) for us in deadlines_in_us]

@@ -180,12 +180,12 @@ def test_whoever_is_late_when_it_comes_has_not_waited() -> None:
 def test_what_is_put_back_is_charged_once() -> None:
     admission, row = admission_of(order=LengthOrder()), Row("acme", 20, 0)
     assert admission.admit([row, Row("globex", 20, 0)], 0) is None
-    charged_us = admission.accounts.shares._ends_us["acme"]
+    charged_us = admission.accounts.shares._ends_us.get("acme", 0.0)
     admission.put_back(admission.take_batch(indices_of(admission, [row]), 0), 0)
     assert charged_us > 0
-    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(charged_us)
+    assert admission.accounts.shares._ends_us.get("acme", 0.0) == pytest.approx(charged_us)
     admission.drop(indices_of(admission, [row]))
-    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(0.0)
+    assert admission.accounts.shares._ends_us.get("acme", 0.0) == pytest.approx(0.0)
 
 
 def test_a_request_waits_with_all_its_rows_or_with_none() -> None:

@@ -199,6 +199,27 @@ def test_a_burst_that_fits_beside_many_small_tenants_is_admitted(load: float) ->
     assert outcome.attainment(small) > 0.99, f"seed {seed}"
 
 
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_a_burst_is_promised_no_more_where_the_others_have_just_begun(load: float) -> None:
+    """After a quiet time, a third of a second tells how much the others go on asking for."""
+    seed, capacity, model = random.randrange(1 << 30), Capacity(64, 8192, 64), CostModel(10_000, 0, 70, 0, 100)
+    rows_per_s = 64e6 / model.predict_us(BatchShape(64, 64 * 20, 0, 64))
+    rng, begin_us, due_us = random.Random(seed), 20_000_000, 2_500_000
+    small = {f"t{number}" for number in range(200)}
+    rows = [row for name in sorted(small) for row in poisson(rng, name, load * rows_per_s / 200, 4, (30.0, 100.0))]
+    for row in rows:
+        row.arrived_us += begin_us
+        row.deadline_us = begin_us + (row.deadline_us or 0)
+    rows += [Row("burst", 20, 0, due_us)]  # the engine has been asked before
+    at_us = begin_us + 330_000
+    rows += [Row("burst", 20, at_us, at_us + due_us) for _ in range(1_500)]
+    outcome = simulate(rows, admission_of(LiveCosts(model), capacity=capacity), model, seed=seed, capacity=capacity)
+    admitted = outcome.in_time["burst"] + outcome.late["burst"]
+    assert outcome.late["burst"] <= 0.05 * admitted, f"seed {seed}: {outcome.late['burst']} of {admitted} late"
+    assert outcome.in_time["burst"] >= 0.4 * (1 - load) * rows_per_s * due_us / 1e6, f"seed {seed}"
+    assert outcome.attainment(small) > 0.99, f"seed {seed}"
+
+
 def test_weights_part_the_device() -> None:
     rng = random.Random(random.randrange(1 << 30))
     rate = 3 * capacity_rows_per_s()

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from backends.scheduling.order import (
-    NOTHING,
-    ArrivalRates,
     DeadlineOrder,
     FairOrder,
     LengthOrder,
-    Load,
     Order,
     UtilityOrder,
 )
@@ -97,7 +94,6 @@ def test_a_row_that_is_too_long_for_that_is_overtaken_in_the_other_part_too(capa
 
 def test_in_fair_shares_nobody_overtakes() -> None:
     order = FairOrder()
-    assert not order.overtaking_us(EMPTY, Row(5, 10**6), Capacity(), 0, 1e6).any()
     room = WaitingRoom[Row]()
     for start_us in (1.0, 2.0, 3.0):
         room.add([Row(5, None)], start_us)
@@ -113,19 +109,3 @@ def test_jobs_without_a_deadline_do_not_overtake_each_other() -> None:
 def test_jobs_without_a_deadline_stand_behind_all_deadlines() -> None:
     assert runs_before(DeadlineOrder(), Row(5, 10**12), Row(5, None))
     assert not runs_before(DeadlineOrder(), Row(5, None), Row(5, None))
-
-
-def test_steady_rates_are_known_soon_and_after_a_pause_anew() -> None:
-    rates = ArrivalRates(3)
-    rates.restart(10_000_000)
-    for number in range(401):
-        now_us = 10_000_000 + 1000 * number
-        rates.add(number % 2, Load(1.0, 20.0, 500.0), now_us)
-        if number > 200:
-            assert rates.during(1e6, now_us).work_us == pytest.approx(5e5, rel=0.05)
-    during = rates.during(np.array([1e6, 0.0, 1e6]), now_us)
-    assert during.rows == pytest.approx(500, rel=0.05)
-    assert during.tokens == pytest.approx(10_000, rel=0.05)
-    assert rates.during(1e6, now_us).rows == pytest.approx(1000, rel=0.05)
-    rates.restart(now_us)
-    assert rates.during(1e6, now_us) == NOTHING

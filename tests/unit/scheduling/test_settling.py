@@ -71,7 +71,7 @@ def test_rows_of_a_batch_settle_before_it_is_staged() -> None:
     late, patient = row(5_500), row(9_000, tenant="other")
     assert admission.admit([late, patient], 0) is None
     assert not late.settles
-    paid_us = admission.accounts.shares._ends_us["acme"]
+    paid_us = admission.accounts.shares._ends_us.get("acme", 0.0)
     chosen = indices_of(admission, [late, patient])
     assert admission.infeasible(chosen, 1_000) == []
     assert (late.settles, patient.settles) == (False, False)
@@ -82,19 +82,19 @@ def test_rows_of_a_batch_settle_before_it_is_staged() -> None:
     assert admission.infeasible(chosen, 3_000) == chosen[:1]
     assert (late.settles, patient.settles) == (True, False)
     assert admission.waiting.depth.tolist() == pytest.approx([LEAST, 1])
-    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(paid_us - 1_000 * (1 - LEAST))
+    assert admission.accounts.shares._ends_us.get("acme", 0.0) == pytest.approx(paid_us - 1_000 * (1 - LEAST))
 
 
 def test_a_row_that_settles_and_does_not_run_costs_nothing() -> None:
     admission = busy()
     assert admission.admit([row(None, 1.0)], 0) is None
-    before_us = admission.accounts.shares._ends_us["acme"]
+    before_us = admission.accounts.shares._ends_us.get("acme", 0.0)
     settles, other = row(None), row(4_700, tenant="other")
     assert admission.admit([settles], 0) is None
     assert admission.admit([other], 0) is None
     assert settles.settles
     admission.drop(indices_of(admission, [settles]))
-    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(before_us)
+    assert admission.accounts.shares._ends_us.get("acme", 0.0) == pytest.approx(before_us)
 
 
 def test_rows_ahead_settle_as_many_as_it_takes() -> None:
@@ -182,7 +182,7 @@ def test_no_more_settle_than_the_tenant_s_own_account_needs() -> None:
     others = [replace(row(None, tenant="other"), hplm_key=2) for _ in range(5)]
     acme = [replace(row(None), hplm_key=number % 2) for number in range(20)]
     admission = waiting_behind_a_batch([*others, *acme], model)
-    admission._rates.add("other", 500_000, 0)  # it has had all of the device lately, and may go on
+    admission._tenant_work.add("other", 500_000, 0)  # it has had all of the device lately, and may go on
     arriving = replace(row(None, 1.0), hplm_key=0)
     finish_us = admission.finish_in_us(arriving, 0)
     assert admission.admit([replace(arriving, deadline_us=round(finish_us - 12_000))], 0) is None
@@ -244,9 +244,8 @@ def may_settle(admission: Admission[Row], arriving: Row) -> list[bool]:
 
 
 def least_us(admission: Admission[Row], arriving: Row) -> float:
-    depths, less_us = admission.settling.if_all(arriving.tenant)
-    depths = np.where(may_settle(admission, arriving), depths, admission.waiting.depth)
-    return admission.finish_in_us(arriving, 0, supposed=Supposed(depths, less_us))
+    depths = np.where(may_settle(admission, arriving), admission.waiting.least_depth, admission.waiting.depth)
+    return admission.finish_in_us(arriving, 0, supposed=Supposed(depths, admission.accounts.saves_us(arriving.tenant)))
 
 
 def settled_one_by_one(admission: Admission[Row], arriving: Row) -> list[bool]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from admitted_rows import CAPACITY, MINI, MODEL, Row, admission_of
+from admitted_rows import CAPACITY, MINI, MODEL, Row, admission_of, run
 from backends import clock
 from backends.scheduling import wait_forecast
 from backends.scheduling.admission import Admission
@@ -113,6 +113,30 @@ def test_a_tenant_that_overloads_is_named_and_hardly_ever_rejected_wrongly(order
     assert named["overload"] > 400 and admitted["overload"] > 30 and others > 300
     assert named.total() - named["overload"] < 200, named
     assert sum(one < 0 for one in spare_us) <= 0.02 * admitted.total()
+
+
+def test_a_tenant_beyond_its_share_is_told_what_admission_says() -> None:
+    """Others' rows could settle, but not for it."""
+    admission = admission_of()
+    running = [Row("others", 20, 0) for _ in range(3)]
+    for row in running:
+        assert admission.admit([row], 0) is None
+    run(admission, running, 0)
+    for number in range(40):
+        for _ in range(4):
+            settles = Row(f"t{number}", 20, 0, hplm_key=number + 2, least_depth=0.25)
+            assert admission.admit([settles], 0) is None
+    for least_depth in [1.0] * 50 + [0.5] * 10:
+        assert admission.admit([Row("acme", 20, 0, least_depth=least_depth)], 0) is None
+    assert "acme" in admission.beyond_share(0, 1)
+    told_us = WaitForecast.of(admission, 0).finish_in_us(1, ["acme"], 10_000_000.0)
+    arriving = Row("acme", 1, 0, 10_000_000, least_depth=0.0)
+    arriving.settle()
+    earliest_us = admission.finish_in_us(arriving, 0, supposed=admission.settling.if_own("acme"))
+    assert told_us == pytest.approx(earliest_us, rel=0.01)
+    for in_us, is_admitted in ((0.97 * told_us, False), (1.03 * told_us, True)):
+        row = Row("acme", 1, 0, round(in_us), least_depth=0.0)
+        assert (admission.admit([row], 0) is None) == is_admitted
 
 
 def test_no_row_waits_for_what_only_the_slower_stack_takes() -> None:
