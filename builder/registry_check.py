@@ -1,4 +1,4 @@
-"""Whether a home's registry is a database that can be read, for `hplm doctor`.
+"""Whether a home's registry is a database that can be read, for `hplm doctor` and `hplm verify`.
 
 Nothing in it is changed, except that a transaction is rolled back in which its writer was killed, as by each command.
 """

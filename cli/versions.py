@@ -163,7 +163,7 @@ def _why_nothing_goes(home: Home, registry: Registry) -> str:
 
 
 def verify(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Read every root, table and hPLM once, and compare it with its checksums and with the registry.
+    """Read the registry, every root, table and hPLM once, and compare these with their checksums and with it.
 
     After a crash, say, or of a home that was copied. Servers check by themselves what they touch; this finds damage
     before a request does. What servers have learned, and what only updates read (counts of fragments, hashes of

@@ -205,7 +205,7 @@ def _assemble(quickstart: QuickstartHome) -> None:
 def what_to_try(server: TritonServer, home: Path, hplms: Sequence[str], seconds: float) -> str:
     """Tell a newcomer what to type next, and what comes back."""
     tenants = {hplm.partition("/")[0] for hplm in hplms}
-    shown = shlex.quote(str(home))
+    shown = shlex.quote(str(home.absolute()))
     there = {hplm: example for hplm, example in EXAMPLES.items() if hplm in hplms}
     examples = [
         f"  curl -s {server.http_url}/v2/models/hplm/generate -d '{json.dumps({'MODEL': hplm, 'TEXT': text})}'\n"

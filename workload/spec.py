@@ -111,7 +111,7 @@ class LoadSpec:
 
 def parse_load(text: str, bare_unit: Literal["/s", "x"], option: str = "load") -> LoadSpec:
     """Read `200/s` or `1.5x`; a number without a unit is in `bare_unit`."""
-    value, unit = read_measure(text, {"/s": 1.0, "x": 1.0}, option)
+    value, unit = read_measure(text, {"/s": 1.0, "x": 1.0}, option, "number such as 200/s or 1.5x")
     return LoadSpec(value, "/s" if (unit or bare_unit) == "/s" else "x")
 
 

@@ -183,7 +183,7 @@ def clear_errors() -> Iterator[None]:
         raise CorruptFileError("the registry is damaged: it holds what is no text; restore it from a backup") from error
     except DBAPIError as error:
         if any(words in str(error.orig) for words in _DAMAGED):
-            raise CorruptFileError("the registry's file is not a database; restore it from a backup") from error
+            raise CorruptFileError(f"the registry is damaged: {_one_line(error)}; restore it from a backup") from error
         raise ConflictError(f"the registry rejected the change: {_one_line(error)}") from error
 
 

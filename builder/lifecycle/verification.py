@@ -24,7 +24,9 @@ from builder.lifecycle.holds import unheld
 from builder.lifecycle.leftovers import leftovers
 from builder.locks import no_build_begins
 from builder.progress import Report, Step
+from builder.registry_check import registry_state
 
+REGISTRY = "the registry"
 _PHASE = "read and compare"
 _PRETRAINED = "pretrain_steps"
 """A metric of versions with lower layers of their own."""
@@ -33,7 +35,7 @@ _Reading = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Damage:
-    """A folder, relative to the home, and its damage."""
+    """A folder, relative to the home, or the registry, and its damage."""
 
     folder: str
     complaint: str
@@ -50,14 +52,21 @@ class Verification:
 
 def verify_home(home: Home, registry: Registry, report: Report) -> Verification:
     """Read every root, table and hPLM once, live or kept, and compare it with its checksums and with the registry."""
+    damaged = list(_damage_of_registry(home))
     readings = dict(_readings(registry))
-    damaged = []
     for number, (folder, read) in enumerate(readings.items(), start=1):
         complaint = _complaint(read, home.path / folder)
         if complaint is not None and folder in registry.known_folders():  # and not collected meanwhile
             damaged.append(Damage(folder, complaint.replace(f"{home.path}/", "")))
         report(Step(_PHASE, number, len(readings), f"{len(damaged)} damaged" if damaged else ""))
     return Verification(len(readings), tuple(damaged), _unfinished(home, registry))
+
+
+def _damage_of_registry(home: Home) -> Iterator[Damage]:
+    """An SQLite registry with a damaged page can be read elsewhere, until it is not."""
+    state = registry_state(home)
+    if state.remedy:
+        yield Damage(REGISTRY, f"{state.found}; {state.remedy}".replace(f"{home.path}/", ""))
 
 
 def _unfinished(home: Home, registry: Registry) -> tuple[str, ...]:

@@ -31,7 +31,9 @@ def is_reply_of_grpc(error: BaseException) -> bool:
 
 
 def http_port(address: Address) -> WrongPortError:
-    return WrongPortError(f"{address} speaks HTTP, not gRPC; use http://{address}, or the gRPC port")
+    return WrongPortError(
+        f"{address} speaks HTTP, not gRPC; give the gRPC port, or http://{address} if it is Triton's HTTP port"
+    )
 
 
 def grpc_port(address: Address) -> WrongPortError:

@@ -78,7 +78,10 @@ def test_settings_come_from_the_environment(url: str, monkeypatch: pytest.Monkey
 
 def wrong(server: TritonServer) -> list[tuple[str, str]]:
     return [
-        (f"grpc://{server.http_url}", f"{server.http_url} speaks HTTP, not gRPC; use http://{server.http_url}"),
+        (
+            f"grpc://{server.http_url}",
+            f"{server.http_url} speaks HTTP, not gRPC; give the gRPC port, or http://{server.http_url} if",
+        ),
         (f"http://{server.grpc_url}", f"{server.grpc_url} speaks gRPC, not HTTP; use grpc://{server.grpc_url}"),
     ]
 

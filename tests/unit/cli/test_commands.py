@@ -93,7 +93,7 @@ def test_a_wrong_command_line_is_one_line(run: Run, arguments: list[str], messag
 def test_a_registry_that_is_no_database_is_damaged(run: Run, tmp_path: Path) -> None:
     (tmp_path / "registry.db").write_bytes(bytes(range(256)) * 40)
     code, _, err = run("list", "--home", str(tmp_path))
-    assert (code, err) == (6, "hplm: the registry's file is not a database; restore it from a backup\n")
+    assert (code, err) == (6, "hplm: the registry is damaged: file is not a database; restore it from a backup\n")
 
 
 def test_root_show_gives_the_fidelity(run: Run, built_home: Home) -> None:

@@ -246,3 +246,21 @@ def test_no_cell_is_folded_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPat
     assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line), shown
     assert ("│" in line) == is_table
     assert len(line) <= width
+
+
+def test_a_damaged_page_of_the_registry_is_found(run: Run, tiny_home: Home) -> None:
+    """What is read of it may be whole yet."""
+    path = tiny_home.path / "registry.db"
+    whole = path.read_bytes()
+    found = []
+    for page in range(4096, len(whole), 4096):
+        damaged = bytearray(whole)
+        damaged[page : page + 4096] = bytes(each ^ 0x5A for each in whole[page : page + 4096])
+        path.unlink()
+        path.write_bytes(damaged)
+        found.append(run("verify"))
+    assert len(found) > 3
+    assert all("the registry" in told and "damaged" in told for told in found), found
+    path.unlink()
+    path.write_bytes(whole)
+    assert "are as they were written" in run("verify")

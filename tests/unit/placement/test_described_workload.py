@@ -129,7 +129,7 @@ def test_a_load_lasts_an_hour_or_as_long_as_its_trace(trace: Path, tmp_path: Pat
     [
         ({"arrivals": "sometimes"}, "not one of poisson, even, gamma"),
         ({"arrivals": "trace:/nowhere/trace.csv"}, "No such file"),
-        ({"load": "much"}, "load: 'much' is no number"),
+        ({"load": "much"}, "load: 'much' is no number such as 200/s or 1.5x"),
         ({"lengths": "trace"}, "lengths of a trace need"),
         ({"tenants": "trace"}, "tenants of a trace need"),
         ({"deadlines": "trace"}, "deadlines of a trace need"),
