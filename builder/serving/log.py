@@ -38,6 +38,7 @@ _PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?|' + _OF_MODEL)
 _COMPLAINT = re.compile(
     rf"^[EF]\d{{4}} |{_OF_MODEL}(WARNING|ERROR|CRITICAL) [\w.]+: |^a model's process ended by itself"
 )
+_INFORMATION = re.compile(r"^I\d{4} ")
 _TABLE_ROW = re.compile(r"^[+|]")
 _STACK_FRAME = re.compile(r"^ *\d+# ")
 
@@ -52,9 +53,13 @@ def is_complaint(line: str) -> bool:
 
 
 def last_lines(lines: Iterable[str]) -> list[str]:
-    """Return the end of a log without noise and Triton's tables, each line shortened."""
+    """Return the end of a log without noise and Triton's tables, each line shortened.
+
+    What Triton says for information is left out where there is anything else.
+    """
     meaningful = [line for line in lines if line.strip() and not _is_beside_the_point(line)]
-    return [line[:_MAX_REASON_CHARACTERS] for line in meaningful[-_NUM_LAST_LINES:]]
+    shown = [line for line in meaningful if not _INFORMATION.match(line)] or meaningful
+    return [line[:_MAX_REASON_CHARACTERS] for line in shown[-_NUM_LAST_LINES:]]
 
 
 def failure_reason(lines: Iterable[str]) -> str:

@@ -69,6 +69,13 @@ def test_a_server_that_aborts_gives_its_last_words_and_not_where_in_memory_it_wa
     )
 
 
+def test_the_end_of_a_log_is_what_went_wrong() -> None:
+    told = [f'I1130 08:37:0{number}.698687 4055 server.cc:604] "Timeout {number}"' for number in range(9)]
+    error = 'E1130 08:37:09.698687 4055 model_lifecycle.cc:642] "failed to load"'
+    assert last_lines([error, *told]) == [error]
+    assert last_lines(told) == told
+
+
 def test_an_unknown_failure_gives_the_last_lines():
     assert failure_reason(["one", "two", "", "three", TABLE, "four"]) == "two; three; four"
     assert failure_reason([]) == "it wrote no log"
