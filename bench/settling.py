@@ -145,6 +145,7 @@ def figures_of(capacity: float, found: Runs) -> dict[str, float]:
         **{name.replace(".", "_"): ratio for name, ratio in ratios.items()},
         "settled_2x": median(run.row()["settled"] for run in found[2.0, AUTO]),
         "late_unrejected": sum(run.fates.count(Fate.LATE) for run in ladders),
+        "late_on_the_way": sum(run.fates.count(Fate.OVERTAKEN) for run in ladders),
         "admitted_on_time_2x": median(run.fates.admitted_on_time for run in found[2.0, AUTO]),
         "capacity_rows_per_s": capacity,
     }

@@ -6,7 +6,7 @@ times what a full batch takes: only a burst that outlasts them costs answers. Wh
 in time, one row counts, so `adaptive_over_full` is then at least what is said. Without `--home` weights are random:
 BERT-base, texts of 128 tokens, two students of two layers each. With `--home` and `--labelled` the hPLMs of a home are
 asked, whose students are trained, and `accuracy_cost` is the share of right answers that the level `students` loses, in
-points, on texts that both answer.
+points, over all that it answers: all layers are asked for the same texts once more, without deadlines.
 
 The simulator plays the same load with the profile of the root, which knows nothing of Triton and of clients.
 """
@@ -54,8 +54,9 @@ from builder.placement import SimulatedLoad, Simulator, Students
 from builder.placement.policies import policy_named
 from builder.serving import TritonServer
 from builder.settings.hplm import LORA_EVERYWHERE
-from loadtest.in_process import play
+from loadtest.in_process import Played, play
 from loadtest.labelled import LabelledText, LabelledTexts, parse_labelled
+from loadtest.requests import Requests
 from loadtest.schedule import Row, Schedule
 from loadtest.sender import Target
 from workload.arrivals import PoissonArrivals
@@ -213,6 +214,8 @@ class Measured:
     runs: Runs
     simulated: Mapping[str, float]
     """The share in time of the rows in bursts, by level."""
+    unhurried: Sequence[Requests] = ()
+    """All layers' answers to the texts of each run, without deadlines; none where no label is known."""
 
 
 class _Bursts:
@@ -230,22 +233,33 @@ class _Bursts:
         capacity = self._capacity_per_s(FULL_LEVEL)
         self._settings = settings.outlasting(settings.batch / capacity)
         found: dict[str, list[Run]] = {}
+        unhurried: list[Requests] = []
         schedule = self._planned(capacity)
         for run in one_by_one(range(settings.runs), "student_bursts", "runs"):
             schedule = self._planned(capacity) if run else schedule
             for level in levels if run % 2 else levels[::-1]:
                 found.setdefault(level, []).append(self._played(schedule, level))
+            if asked.is_labelled:
+                unhurried.append(self._unhurried(schedule))
         simulated = {} if asked.cost_model is None else self._simulated(schedule, asked.cost_model)
-        return Measured(self._settings, capacity, found, simulated)
+        return Measured(self._settings, capacity, found, simulated, unhurried)
 
     def _capacity_per_s(self, level: str) -> float:
         """Rows a second of a server that is kept full."""
         batch = self._settings.batch
         count = self._settings.capacity_batches * batch
-        schedule = replace(self._asked.rows([0.0] * count, [0] * count, self._rng), level=level, deadlines_ms=None)
-        played = play(Target(self._server.grpc_url), schedule, _IN_FLIGHT_BATCHES * batch)
-        played.require_all_answered()
+        played = self._all_answered(replace(self._asked.rows([0.0] * count, [0] * count, self._rng), level=level))
         return played.rows_per_s(batch)
+
+    def _unhurried(self, schedule: Schedule) -> Requests:
+        return self._all_answered(replace(schedule, level=FULL_LEVEL)).requests
+
+    def _all_answered(self, schedule: Schedule) -> Played:
+        """Play the rows of a schedule as fast as they are answered, and without deadlines."""
+        in_flight = _IN_FLIGHT_BATCHES * self._settings.batch
+        played = play(Target(self._server.grpc_url), replace(schedule, deadlines_ms=None), in_flight)
+        played.require_all_answered()
+        return played
 
     def _planned(self, capacity: float) -> Schedule:
         """Poisson arrivals, more of them in bursts."""
@@ -293,9 +307,11 @@ def figures_of(measured: Measured) -> dict[str, float]:
         **{f"in_time_{level.replace('-', '_')}": median(run.in_time for run in of) for level, of in runs.items()},
         "capacity_rows_per_s": measured.capacity_per_s,
     }
-    lost = np.concatenate([full.fates.played.requests.right - one.fates.played.requests.right for one, full in pairs])
-    if (is_judged := ~np.isnan(lost)).any():
-        found["accuracy_cost"] = 100 * float(lost[is_judged].mean())
+    if measured.unhurried:
+        of_runs = zip(adaptive, measured.unhurried, strict=True)
+        lost = np.concatenate([full.right - one.fates.played.requests.right for one, full in of_runs])
+        if (is_judged := ~np.isnan(lost)).any():
+            found["accuracy_cost"] = 100 * float(lost[is_judged].mean())
     found |= {f"simulated_in_time_{level}": share for level, share in measured.simulated.items()}
     return found
 

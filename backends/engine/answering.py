@@ -28,7 +28,7 @@ def _ignore(_: Mapping[Job, Scored]) -> None:
 
 
 def answer(jobs: Sequence[Job], scored: Sequence[Scored], note: Note = _ignore) -> None:
-    """Answer jobs whose logits are finite; a late job gets its fallback, or is rejected.
+    """Answer jobs whose logits are finite, and reject those that are late.
 
     No job is answered before all answers are made, so a defect in making them is the answer of all jobs.
     """
@@ -43,13 +43,14 @@ def answer(jobs: Sequence[Job], scored: Sequence[Scored], note: Note = _ignore) 
 
 
 def reject(jobs: Sequence[Job], reason: Exception, note: Note = _ignore) -> None:
-    """Answer jobs with the reason. Where the server is only unavailable, a job with a fallback gets that."""
+    """Answer jobs with the reason. Where the server is only unavailable, a job on time with a fallback gets that."""
     if not jobs:
         return
     error = client_error(reason)
     fallbacks: dict[Job, Scored] = {}
     if isinstance(error, UnavailableError):
-        fallbacks = {job: _doubtful(job.fallback) for job in jobs if job.fallback is not None}
+        on_time, _ = split_late(jobs)
+        fallbacks = {job: _doubtful(job.fallback) for job in on_time if job.fallback is not None}
     answers_of = dict(zip(fallbacks, _answers(list(fallbacks), list(fallbacks.values())), strict=True))
     note({job: one for job, one in fallbacks.items() if not isinstance(answers_of[job], HplmError)})
     for job in jobs:

@@ -9,7 +9,7 @@ from backends.engine.outcomes import Emitted
 from backends.engine.stack_protocol import Done, SoFar
 
 _FEWEST = 64
-_GUARD_US = 2_000
+_GUARD_US = 10_000
 """What sending an answer may take."""
 
 

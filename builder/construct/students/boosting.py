@@ -126,15 +126,16 @@ class Boosting(nn.Module):
     @torch.no_grad()
     def fidelity(self, texts: HiddenTexts, count: int, most: int | None = None) -> list[Fidelity]:
         """Measure the first student, the first two, and so on, on all texts or the first ones."""
-        sums, tokens, squares = np.zeros((2, count)), 0, torch.zeros(2, dtype=torch.float64)
+        sums, tokens, squares = np.zeros((2, count)), 0, [0.0, 0.0]
         for _, batch in texts.all(most):
             target, prefixes = self._both(batch, count)
             for number, each in enumerate(prefixes):
                 sums[0, number] += float((each - target).square().mean(dim=-1).double().sum())
                 sums[1, number] += float(functional.cosine_similarity(each, target, dim=-1).double().sum())
             tokens += len(target)
-            squares += torch.stack([target.double().mean(dim=-1).sum(), target.double().square().mean(dim=-1).sum()])
-        mean, mean_square = (float(each) / tokens for each in squares)
+            for place, each in enumerate((target, target.square())):
+                squares[place] += float(each.double().mean(dim=-1).sum())
+        mean, mean_square = (each / tokens for each in squares)
         variance = mean_square - mean**2
         return [Fidelity(error / tokens / variance, cosine / tokens) for error, cosine in sums.T.tolist()]
 
