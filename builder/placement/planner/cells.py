@@ -68,7 +68,7 @@ def plan_in_cells(
     report: Report = ignore,
 ) -> list[PlannedCell]:
     """Plan each cell; cells of like devices and like work are planned once."""
-    cells = cells_of(families, [model.size_bytes for model in models], devices)
+    cells = cells_of(families, [model.size_bytes for model in models], devices, stage_counts=stage_counts)
     traffics = _dealt(families, cells, seed)
     planned: dict[object, tuple[Selection, float]] = {}
     found = []
@@ -92,25 +92,43 @@ def plan_in_cells(
 
 
 def cells_of(
-    families: Families, model_bytes: Sequence[int], devices: Sequence[Device], most: int = MOST_DEVICES
+    families: Families,
+    model_bytes: Sequence[int],
+    devices: Sequence[Device],
+    most: int = MOST_DEVICES,
+    stage_counts: tuple[int, ...] = STAGE_COUNTS,
 ) -> list[Cell]:
-    """Deal families to cells: the busiest first, to the first cell that has room, their root's if one has."""
+    """Deal families to cells: the busiest first, to the first cell that has room, their root's if one has.
+
+    Of other cells those go first in which a root is cut into the fewest stages.
+    """
     chunks = _chunks(devices, most)
     total = float(families.peaks.sum())
     targets = [(total or 1.0) * len(chunk) / len(devices) for chunk in chunks]
-    memory = [sum(devices[place].memory_bytes for place in chunk) for chunk in chunks]
-    filling = _Filling(targets, memory, model_bytes)
+    memory = [sorted((devices[place].memory_bytes for place in chunk), reverse=True) for chunk in chunks]
+    stages = [[_least_stages(size_bytes, each, stage_counts) for each in memory] for size_bytes in model_bytes]
+    filling = _Filling(targets, [sum(each) for each in memory], model_bytes, stages)
     for family in np.argsort(-families.peaks, kind="stable").tolist():
         filling.add(family, int(families.models[family]), float(families.peaks[family]))
     return [Cell(tuple(chunk), tuple(shares)) for chunk, shares in zip(chunks, filling.shares, strict=True)]
 
 
 class _Filling:
-    """Cells while families are put there."""
+    """Cells while families are put there.
 
-    def __init__(self, targets: Sequence[float], memory: Sequence[int], model_bytes: Sequence[int]) -> None:
+    Shape:
+        stages: `[models, cells]`, into how many a model is cut in a cell; None where it does not fit.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[float],
+        memory: Sequence[int],
+        model_bytes: Sequence[int],
+        stages: Sequence[Sequence[int | None]],
+    ) -> None:
         self.shares: list[list[tuple[int, float]]] = [[] for _ in targets]
-        self._targets, self._bytes = targets, model_bytes
+        self._targets, self._bytes, self._stages = targets, model_bytes, stages
         self._load, self._memory = [0.0] * len(targets), list(memory)
         self._roots: list[set[int]] = [set() for _ in targets]
 
@@ -125,10 +143,12 @@ class _Filling:
     def _parts(self, model: int, peak: float) -> list[tuple[int, float]]:
         """Return one cell, or where none has room for so much several, each with a part."""
         at_home = [cell for cell, roots in enumerate(self._roots) if model in roots]
-        new = [cell for cell, left in enumerate(self._memory) if self._bytes[model] <= left and cell not in at_home]
+        fitting = sorted((stages, cell) for cell, stages in enumerate(self._stages[model]) if stages is not None)
+        possible = [cell for _, cell in fitting]
+        new = [cell for cell in possible if self._bytes[model] <= self._memory[cell] and cell not in at_home]
         if (roomy := self._roomy(at_home, new, peak)) is not None:
             return [(roomy, 1.0)]
-        cells = [*at_home, *new] or [*range(len(self._targets))]
+        cells = [*at_home, *new] or possible or [*range(len(self._targets))]
         if peak > (_SLACK - 1) * min(self._targets[cell] for cell in cells):
             return self._split(cells, peak)
         least = min(at_home or cells, key=lambda cell: (self._load[cell] + peak) / self._targets[cell])
@@ -153,6 +173,14 @@ class _Filling:
             left, slack = left - parts[cell], slack + (_SLACK - 1) * self._targets[cell]
         parts = parts or {cell: self._targets[cell] for cell in cells}
         return [(cell, part / sum(parts.values())) for cell, part in parts.items()]
+
+
+def _least_stages(size_bytes: int, memory_bytes: Sequence[int], stage_counts: Sequence[int]) -> int | None:
+    """Return the fewest equal stages that devices hold, the largest first; None where there are none."""
+    for count in sorted(stage_counts):
+        if count <= len(memory_bytes) and size_bytes <= count * memory_bytes[count - 1]:
+            return count
+    return None
 
 
 def _chunks(devices: Sequence[Device], most: int) -> list[list[int]]:

@@ -101,7 +101,10 @@ def others(problem: Problem, slices: Slices) -> dict[str, Alternative]:
 
 
 def searched(problem: Problem, seed: int, report: Report) -> Selection:
-    """Search for a placement of the whole fleet, or of a large one's cells, among which its roots are dealt."""
+    """Search for a placement of the whole fleet, or of a large one's cells, among which its roots are dealt.
+
+    Where devices differ, what is best in each cell may be worse than a simple placement of the whole.
+    """
     if len(problem.devices) <= MOST_DEVICES or is_to_be_pooled(problem):
         return best_selection(problem, report).selection
     roots = Families(np.arange(len(problem.models)), np.array(problem.demand), problem.traffic)
@@ -109,7 +112,9 @@ def searched(problem: Problem, seed: int, report: Report) -> Selection:
     shapes = problem.hop_us, problem.stage_counts
     for cell in plan_in_cells(problem.models, problem.devices, roots, seed, *shapes, report):
         whole = whole.beside(cell.selection)
-    return whole
+    simulator = GroupSimulator(problem.traffic, problem.forms.times)
+    simple = [selection for selection in baselines(problem).values() if selection is not None]
+    return max((whole, *simple), key=lambda selection: simulator.play(selection.groups).attainment)
 
 
 def require_places(problem: Problem) -> None:

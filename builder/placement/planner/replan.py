@@ -10,9 +10,9 @@ from builder.placement.planner.change import Change, Moves, Step, groups_checksu
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.explaining_change import change_lines
 from builder.placement.planner.group import Group
-from builder.placement.planner.group_simulator import GroupSimulator
+from builder.placement.planner.group_simulator import GroupSimulator, Played
 from builder.placement.planner.hysteresis import Hysteresis
-from builder.placement.planner.plan import Alternative, Plan
+from builder.placement.planner.plan import Plan
 from builder.placement.planner.planner import Fleet, groups_of, judged, others, problem_of, searched
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.room import Room
@@ -45,7 +45,7 @@ def replan(
     found = aligned(problem, searched(problem, seed, report), before)
     ways = {BEFORE: judged(BEFORE, before, problem, slices), FOUND: judged(FOUND, found, problem, slices)}
     groups = named_as_before(previous.groups, groups_of(problem, found))
-    change = _change(fleet, problem, previous.groups, groups, ways, hysteresis)
+    change = _change(fleet, problem, previous.groups, groups, hysteresis)
     fits = _fits(problem, previous.groups, before)
     moves = bool(change.steps) and (hysteresis.pays(change) or not fits)
     selection, groups = (found, groups) if moves else (before, previous.groups)
@@ -103,14 +103,18 @@ def _change(
     problem: Problem,
     before: Sequence[Group],
     after: Sequence[Group],
-    ways: Mapping[str, Alternative],
     hysteresis: Hysteresis,
 ) -> Change:
-    gain = _share(ways[FOUND]) - _share(ways[BEFORE])
-    per_s = len(fleet.traffic) / max(1e-6, fleet.traffic.duration_us / 1e6)
-    steps = steps_between(before, after, fleet.devices, hysteresis.costs, _answered_per_s(fleet, problem, before))
+    """Weigh a change by all of the traffic: its busiest spans gain more than it does."""
+    played_before, played_after = _played(fleet, problem, before), _played(fleet, problem, after)
+    gain = played_after.attainment - played_before.attainment
+    seconds = max(1e-6, fleet.traffic.duration_us / 1e6)
+    per_s = len(fleet.traffic) / seconds
+    met = fleet.traffic.kept(played_before.is_met).counts(len(problem.models))
+    met_per_s = {model.name: float(met[number]) / seconds for number, model in enumerate(problem.models)}
+    steps = steps_between(before, after, fleet.devices, hysteresis.costs, met_per_s)
     moves = _moves(fleet, before, after, steps)
-    of_device = per_s * _share(ways[BEFORE]) / len(fleet.devices)
+    of_device = per_s * played_before.attainment / len(fleet.devices)
     return Change(
         previous=groups_checksum(before),
         window_s=hysteresis.window_s,
@@ -123,18 +127,8 @@ def _change(
     )
 
 
-def _share(way: Alternative) -> float:
-    """Return what is in time of requests that no search has seen, where any were kept apart."""
-    share = way.attainment if way.held_out is None else way.held_out
-    return share or 0.0
-
-
-def _answered_per_s(fleet: Fleet, problem: Problem, groups: Sequence[Group]) -> dict[str, float]:
-    """Return how many requests a second each stack answers in time, as it is placed."""
-    played = GroupSimulator(fleet.traffic, problem.forms.times).play(selection_of(problem, groups).groups)
-    met = fleet.traffic.kept(played.is_met).counts(len(problem.models))
-    seconds = max(1e-6, fleet.traffic.duration_us / 1e6)
-    return {model.name: float(met[number]) / seconds for number, model in enumerate(problem.models)}
+def _played(fleet: Fleet, problem: Problem, groups: Sequence[Group]) -> Played:
+    return GroupSimulator(fleet.traffic, problem.forms.times).play(selection_of(problem, groups).groups)
 
 
 def _moves(fleet: Fleet, before: Sequence[Group], after: Sequence[Group], steps: Sequence[Step]) -> Moves:

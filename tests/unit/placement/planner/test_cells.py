@@ -82,6 +82,17 @@ def test_roots_without_any_traffic_that_fit_nowhere_are_dealt_too() -> None:
     assert sorted(family for cell in cells for family, _ in cell.shares) == [0, 1]
 
 
+def test_a_root_goes_where_it_fits_on_a_group_and_is_cut_least() -> None:
+    """A cell's memory may be enough in all, and that of no device in it."""
+    families = Families(np.array([0, 1, 1, 1, 1]), np.ones(5), Traffic.of_models([], []))
+    where = [*devices(32, 1_000, 4), *(Device(f"large-{place}", 4_000, "large") for place in range(8))]
+    for stage_counts in ((1,), (1, 2, 4)):
+        cells = cells_of(families, [3_000, 500], where, most=8, stage_counts=stage_counts)
+        assert [family for family, _ in cells[-1].shares] == [0]
+    only_small = cells_of(families, [3_000, 500], where[:32], most=8)
+    assert any(family == 0 for cell in only_small for family, _ in cell.shares)
+
+
 def test_roots_stand_side_by_side_while_a_cell_has_room() -> None:
     families = Families(np.array([0, 1] * 20), np.ones(40), Traffic.of_models([], []))
     cells = cells_of(families, [100, 100], devices(16, 1_000, 2), most=8)
