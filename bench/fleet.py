@@ -192,7 +192,7 @@ def fault_figures(story: Story) -> dict[str, float]:
     return {
         f"{kind}_failed": float(story.fault.num_failed),
         f"{kind}_recovery_s": story.fault.recovery_s,
-        f"{kind}_on_time_after": story.fault.after,
+        f"{kind}_on_time_since": story.fault.since,
         f"{kind}_all_servers_s": story.ready_s - story.fault.at_s,
     }
 

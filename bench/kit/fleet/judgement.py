@@ -89,21 +89,20 @@ class Fault:
 
     @property
     def recovery_s(self) -> float:
-        """Time from the fault until requests are on time as before, for a second; infinite if they never are."""
+        """Time from the fault until requests are on time as before, second by second up to the end; or infinite."""
         planned_s = self.requests.scheduled_s
-        end_s = float(planned_s.max(initial=0.0))
-        for begin_s in [self.at_s, *planned_s[planned_s > self.at_s].tolist()]:
-            if begin_s + _BACK_S > end_s:
-                break
-            if self._share(begin_s, begin_s + _BACK_S) >= self.before - _BACK_POINTS:
-                return float(begin_s - self.at_s)
-        return float("inf")
+        last_s = float(planned_s.max(initial=0.0)) - _BACK_S
+        begins_s = [self.at_s, *planned_s[(planned_s > self.at_s) & (planned_s <= last_s)].tolist()]
+        least = self.before - _BACK_POINTS
+        late = [number for number, begin_s in enumerate(begins_s) if self._share(begin_s, begin_s + _BACK_S) < least]
+        if not late:
+            return 0.0
+        return float(begins_s[late[-1] + 1] - self.at_s) if late[-1] + 1 < len(begins_s) else float("inf")
 
     @property
-    def after(self) -> float:
-        """The share on time of all that was planned after that."""
-        recovered_s = self.at_s + self.recovery_s
-        return self._share(recovered_s, float("inf")) if np.isfinite(recovered_s) else 0.0
+    def since(self) -> float:
+        """The share on time of all that was planned after the fault."""
+        return self._share(self.at_s, float("inf"))
 
     def _share(self, begin_s: float, end_s: float) -> float:
         planned_s = self.requests.scheduled_s

@@ -71,7 +71,7 @@ def _in_words(story: Story) -> str:
     verb = "is killed" if story.kind == "loss" else "is stopped"
     return (
         f"{story.rate_per_s:.0f} requests a second; {story.server} {verb}; {fault.num_failed} of "
-        f"{len(fault.requests):,} requests failed, on time again after {fault.recovery_s:.2g} s"
+        f"{len(fault.requests):,} requests failed, on time for good after {fault.recovery_s:.2g} s"
     )
 
 

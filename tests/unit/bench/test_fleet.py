@@ -87,7 +87,15 @@ def test_a_fault_is_over_once_a_second_is_on_time_as_before(bad: tuple[float, fl
     fault = Fault(steady(bad), 5.0)
     assert fault.recovery_s == pytest.approx(recovery_s, abs=0.041)
     assert fault.before == 1.0
-    assert fault.after == (0.0 if math.isinf(recovery_s) else pytest.approx(1.0, abs=0.01))
+    late_s = max(0.0, min(bad[1], 20.0) - bad[0])
+    assert fault.since == pytest.approx(1 - late_s / 15, abs=0.01)
+
+
+def test_what_is_late_again_after_a_while_is_not_over() -> None:
+    """The server that is left fills up only after some seconds."""
+    good, bad = [number / 50 for number in range(1_000)], (9.0, 12.0)
+    found = requests([(at_s, 5.0 if bad[0] <= at_s < bad[1] else 0.05, None) for at_s in good])
+    assert Fault(found, 5.0).recovery_s == pytest.approx(7.0, abs=0.041)
 
 
 def test_a_fault_is_measured_by_what_was_on_time_before() -> None:
@@ -162,7 +170,7 @@ def test_a_fault_is_drawn_and_said_in_words() -> None:
     drawn = draw_story(story)
     texts = [element.text for element in ElementTree.fromstring(drawn).iter() if element.text]
     assert "server-1 dies" in texts and "ready again" in texts and {"server-1", "server-2"} <= {*texts}
-    assert any("0 of 1,000 requests failed, on time again after 0.58 s" in text for text in texts)
+    assert any("0 of 1,000 requests failed, on time for good after 0.58 s" in text for text in texts)
     assert fault_figures(story)["loss_all_servers_s"] == 7.0
 
 
