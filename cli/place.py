@@ -14,6 +14,7 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_
 from cli.session import open_home
 
 if TYPE_CHECKING:
+    from backends.scheduling.settings import Capacity
     from builder.placement.planner.change import Step
     from builder.placement.planner.group import Device
     from builder.placement.planner.hysteresis import Hysteresis
@@ -48,12 +49,16 @@ class TrafficOptions:
     ] = None
     speed: Annotated[float, typer.Option(help="2 plays an hour of the traffic in half an hour.")] = 1.0
     tokens: Annotated[float, typer.Option(help="Tokens of a text, where the traffic does not say.")] = 20.0
-    slots: Annotated[int, typer.Option(min=1, help="hPLMs of each root that a device keeps, at most.")] = 256
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, help="hPLMs of each root that a device keeps, at most. \\[default: the export's]"),
+    ] = None
 
-    def recorded(self) -> Recorded:
+    def recorded(self, capacity: Capacity) -> Recorded:
         from builder.placement.planner.recorded import Recorded
 
-        return Recorded(self.traffic, self.deadlines, self.speed, self.tokens, self.slots)
+        slots = capacity.max_adapters if self.slots is None else self.slots
+        return Recorded(self.traffic, self.deadlines, self.speed, self.tokens, slots)
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def place(
     previous, hysteresis = change.previous(), change.parsed()
     where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
     capacity = exported_capacity(opened.repository)
-    fleet = recorded_fleet(opened, registry, traffic.recorded(), where, seed, *shapes, capacity)
+    fleet = recorded_fleet(opened, registry, traffic.recorded(capacity), where, seed, *shapes, capacity)
     with progress_bars("placement") as report:
         made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, hysteresis, seed, report)
     is_written = not dry_run and (made.change is None or bool(made.change.steps))
@@ -171,6 +176,8 @@ def _print(made: Plan) -> None:
         print_rows([_step_row(*each) for each in enumerate(made.change.steps, start=1)], "steps", as_json=False)
     for decision in made.decisions:
         typer.echo(decision)
+    if any(group.shape.stages > 1 for group in made.groups):
+        typer.echo("'hplm fleet apply' takes no roots that are cut in stages; --no-stages cuts none")
 
 
 def _group_rows(made: Plan) -> list[dict[str, Any]]:
