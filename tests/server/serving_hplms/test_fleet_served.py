@@ -89,8 +89,8 @@ class Load:
         with HplmClient(url, retries=0) as client:
             while not self._stopping.wait(0.02):
                 try:
-                    client.infer(hplm, "my cat is lovely")
-                    self.outcomes["answered"] += 1
+                    answer = client.infer(hplm, "my cat is lovely")
+                    self.outcomes["answered" if answer.hplm == hplm else f"{answer.hplm} answered for {hplm}"] += 1
                 except Exception as error:
                     self.outcomes[f"{type(error).__name__}: {error}"] += 1
 
