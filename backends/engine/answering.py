@@ -49,8 +49,8 @@ def reject(jobs: Sequence[Job], reason: Exception, note: Note = _ignore) -> None
     error = client_error(reason)
     fallbacks: dict[Job, Scored] = {}
     if isinstance(error, UnavailableError):
-        on_time, _ = split_late(jobs)
-        fallbacks = {job: _doubtful(job.fallback) for job in on_time if job.fallback is not None}
+        insured, _ = split_late([job for job in jobs if job.fallback is not None])
+        fallbacks = {job: _doubtful(job.fallback) for job in insured if job.fallback is not None}
     answers_of = dict(zip(fallbacks, _answers(list(fallbacks), list(fallbacks.values())), strict=True))
     note({job: one for job, one in fallbacks.items() if not isinstance(answers_of[job], HplmError)})
     for job in jobs:
