@@ -39,15 +39,16 @@ from backends.scheduling.cost_model import CostModel
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.stack_key import FULL as FULL_LEVEL
 from backends.stack_key import STUDENTS
-from backends.student_levels import COUNTS, student_level
+from backends.student_levels import student_level
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
-from bench.kit.fates import Fate, Fates
+from bench.kit.fates import Fates
 from bench.kit.idle import wait_until_idle
 from bench.kit.overload import Engine
 from bench.kit.profiled import profiled
 from bench.kit.progress import one_by_one
 from bench.kit.random_students import random_student_adapters, random_students
 from bench.kit.served import Serving, served
+from bench.kit.student_run import Run
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE, ROOT, TenantHome, tenant_home
 from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.placement import SimulatedLoad, Simulator, Students
@@ -155,52 +156,6 @@ class Asked:
             # A schedule knows one label for a text; where hPLMs have several, its answers are not judged.
             labels[text] = label if labels.get(text, label) == label else None
         return replace(schedule, labels=tuple(labels[text] for text in schedule.texts))
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One load at one level."""
-
-    fates: Fates
-    is_burst: NDArray[np.bool_]
-
-    @property
-    def in_time(self) -> float:
-        """The share in time of the rows that arrived in bursts."""
-        return float((self.fates.each[self.is_burst] == str(Fate.ON_TIME)).mean())
-
-    @property
-    def quiet_in_time(self) -> float:
-        return float((self.fates.each[~self.is_burst] == str(Fate.ON_TIME)).mean())
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """How many students answered each row; 0 where none did."""
-        return np.array([COUNTS.get(level, 0) for level in self.fates.played.requests.levels.tolist()], np.int64)
-
-    def changes(self) -> int:
-        """How often the number of students changed, in the order of the answers."""
-        counts, done_s = self.counts, self.fates.played.requests.done_s
-        of_answers = counts[np.argsort(np.where(counts > 0, done_s, np.inf), kind="stable")][: np.count_nonzero(counts)]
-        return int(np.count_nonzero(np.diff(of_answers)))
-
-    def mean_students(self, in_burst: bool) -> float:
-        counts = self.counts[(self.is_burst == in_burst) & (self.counts > 0)]
-        return float(counts.mean()) if len(counts) else 0.0
-
-    def row(self) -> dict[str, float]:
-        return {
-            "requests": len(self.is_burst),
-            "in bursts": int(self.is_burst.sum()),
-            "burst in time": self.in_time,
-            "quiet in time": self.quiet_in_time,
-            "admitted on time": self.fates.admitted_on_time,
-            "students in bursts": self.mean_students(True),
-            "students else": self.mean_students(False),
-            "changes": self.changes(),
-            "p50 ms": self.fates.played.latency_ms(50),
-            "p99 ms": self.fates.played.latency_ms(99),
-        }
 
 
 Runs = Mapping[str, Sequence[Run]]

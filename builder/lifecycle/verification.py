@@ -26,7 +26,7 @@ from builder.locks import no_build_begins
 from builder.progress import Report, Step
 from builder.registry_check import registry_state
 
-REGISTRY = "the registry"
+_REGISTRY = "the registry"
 _PHASE = "read and compare"
 _PRETRAINED = "pretrain_steps"
 """A metric of versions with lower layers of their own."""
@@ -66,7 +66,7 @@ def _damage_of_registry(home: Home) -> Iterator[Damage]:
     """An SQLite registry with a damaged page can be read elsewhere, until it is not."""
     state = registry_state(home)
     if state.remedy:
-        yield Damage(REGISTRY, f"{state.found}; {state.remedy}".replace(f"{home.path}/", ""))
+        yield Damage(_REGISTRY, f"{state.found}; {state.remedy}".replace(f"{home.path}/", ""))
 
 
 def _unfinished(home: Home, registry: Registry) -> tuple[str, ...]:

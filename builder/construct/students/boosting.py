@@ -133,8 +133,9 @@ class Boosting(nn.Module):
                 sums[0, number] += float((each - target).square().mean(dim=-1).double().sum())
                 sums[1, number] += float(functional.cosine_similarity(each, target, dim=-1).double().sum())
             tokens += len(target)
-            for place, each in enumerate((target, target.square())):
-                squares[place] += float(each.double().mean(dim=-1).sum())
+            exact = target.double()
+            for place, each in enumerate((exact, exact.square())):
+                squares[place] += float(each.mean(dim=-1).sum())
         mean, mean_square = (each / tokens for each in squares)
         variance = mean_square - mean**2
         return [Fidelity(error / tokens / variance, cosine / tokens) for error, cosine in sums.T.tolist()]

@@ -106,8 +106,8 @@ def cells_of(
     total = float(families.peaks.sum())
     targets = [(total or 1.0) * len(chunk) / len(devices) for chunk in chunks]
     memory = [sorted((devices[place].memory_bytes for place in chunk), reverse=True) for chunk in chunks]
-    stages = [[_least_stages(size_bytes, each, stage_counts) for each in memory] for size_bytes in model_bytes]
-    filling = _Filling(targets, [sum(each) for each in memory], model_bytes, stages)
+    possible = [_possible(size_bytes, memory, stage_counts) for size_bytes in model_bytes]
+    filling = _Filling(targets, [sum(each) for each in memory], model_bytes, possible)
     for family in np.argsort(-families.peaks, kind="stable").tolist():
         filling.add(family, int(families.models[family]), float(families.peaks[family]))
     return [Cell(tuple(chunk), tuple(shares)) for chunk, shares in zip(chunks, filling.shares, strict=True)]
@@ -116,8 +116,7 @@ def cells_of(
 class _Filling:
     """Cells while families are put there.
 
-    Shape:
-        stages: `[models, cells]`, into how many a model is cut in a cell; None where it does not fit.
+    `possible` are the cells that each model fits in, those first in which it is cut least.
     """
 
     def __init__(
@@ -125,10 +124,10 @@ class _Filling:
         targets: Sequence[float],
         memory: Sequence[int],
         model_bytes: Sequence[int],
-        stages: Sequence[Sequence[int | None]],
+        possible: Sequence[Sequence[int]],
     ) -> None:
         self.shares: list[list[tuple[int, float]]] = [[] for _ in targets]
-        self._targets, self._bytes, self._stages = targets, model_bytes, stages
+        self._targets, self._bytes, self._possible = targets, model_bytes, possible
         self._load, self._memory = [0.0] * len(targets), list(memory)
         self._roots: list[set[int]] = [set() for _ in targets]
 
@@ -143,8 +142,7 @@ class _Filling:
     def _parts(self, model: int, peak: float) -> list[tuple[int, float]]:
         """Return one cell, or where none has room for so much several, each with a part."""
         at_home = [cell for cell, roots in enumerate(self._roots) if model in roots]
-        fitting = sorted((stages, cell) for cell, stages in enumerate(self._stages[model]) if stages is not None)
-        possible = [cell for _, cell in fitting]
+        possible = self._possible[model]
         new = [cell for cell in possible if self._bytes[model] <= self._memory[cell] and cell not in at_home]
         if (roomy := self._roomy(at_home, new, peak)) is not None:
             return [(roomy, 1.0)]
@@ -173,6 +171,12 @@ class _Filling:
             left, slack = left - parts[cell], slack + (_SLACK - 1) * self._targets[cell]
         parts = parts or {cell: self._targets[cell] for cell in cells}
         return [(cell, part / sum(parts.values())) for cell, part in parts.items()]
+
+
+def _possible(size_bytes: int, memory_bytes: Sequence[Sequence[int]], stage_counts: Sequence[int]) -> list[int]:
+    """Return the cells that a model fits in, those first in which it is cut least."""
+    found = [(_least_stages(size_bytes, each, stage_counts), cell) for cell, each in enumerate(memory_bytes)]
+    return [cell for _, cell in sorted((stages, cell) for stages, cell in found if stages is not None)]
 
 
 def _least_stages(size_bytes: int, memory_bytes: Sequence[int], stage_counts: Sequence[int]) -> int | None:

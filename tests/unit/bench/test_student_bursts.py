@@ -13,7 +13,8 @@ import pytest
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from bench.kit.fates import Fates
-from bench.student_bursts import QUICK, Asked, Measured, Run, figures_of, student_bursts
+from bench.kit.student_run import Run
+from bench.student_bursts import QUICK, Asked, Measured, figures_of, student_bursts
 from hplm_client import UnavailableError
 from loadtest.in_process import Played
 from loadtest.labelled import LabelledText

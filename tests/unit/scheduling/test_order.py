@@ -12,6 +12,7 @@ import pytest
 from backends.scheduling.order import (
     DeadlineOrder,
     FairOrder,
+    KindOrder,
     LengthOrder,
     Order,
     UtilityOrder,
@@ -52,7 +53,7 @@ def runs_before(order: Order, one: Row, other: Row) -> bool:
 
 
 @pytest.mark.parametrize("order", [LengthOrder(), DeadlineOrder()])
-def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: Order) -> None:
+def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: KindOrder) -> None:
     """A kind's time is the sum over moments to come; kinds are as coarse as a fifth of a deadline."""
     chance, seed = fresh_chance()
     for _ in range(50):
@@ -70,8 +71,8 @@ def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: Order
         assert abs(found_us - expected_us) <= coarse_us + in_us / 250 + 1000, (seed, job, other)
 
 
-def overtaken_us(order: Order, room: WaitingRoom[Row], capacity: Capacity) -> dict[int, float]:
-    """For how long arrivals of each length overtake a job of 40 tokens."""
+def overtaken_us(order: KindOrder, room: WaitingRoom[Row], capacity: Capacity) -> dict[int, float]:
+    """Return for how long arrivals of each length overtake a job of 40 tokens."""
     times_us = order.overtaking_us(room, Row(40, 10**9), capacity, 0, 1000.0)
     return {length: float(times_us[order.kind(Row(length, 10**9), 0)]) for length in range(60)}
 
