@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 
 from builder.serving import TritonServer
 from served_home import Served
+from small_servers import free_port
 
 pytestmark = pytest.mark.server
 PROJECT = Path(__file__).parents[3]
@@ -29,6 +29,12 @@ EXAMPLE = PROJECT / "loadtest" / "examples" / "locustfile.py"
 LIMIT_S = 120.0
 HPLMS = {"acme/topic", "acme/mood", "globex/topic", "initech/mood"}
 Rows = dict[tuple[str, str], dict[str, str]]
+
+
+def own_port() -> tuple[str, ...]:
+    """For the master of a run with workers: one beside it would take its workers."""
+    port = str(free_port())
+    return "--master-bind-port", port, "--master-port", port
 
 
 def locust(
@@ -94,7 +100,7 @@ def test_all_scenarios_with_workers(served: Served, tmp_path: Path) -> None:
     trace.write_text("time_s,tenant\n" + "".join(f"{0.1 * n},acme/mood\n" for n in range(20)))
     options = ("--users", "9", "--spawn-rate", "9", "--run-time", "6s", "--processes", "2", "--every", "1s")
     more = ("--trace", str(trace), "--requests", "3", "--home", str(served.home.path))
-    rows, log = locust(tmp_path, f"grpc://{served.grpc_url}", *options, *more)
+    rows, log = locust(tmp_path, f"grpc://{served.grpc_url}", *options, *more, *own_port())
     spawned = json.loads(re.findall(r"All users spawned: (\{.*?\})", log)[-1])
     assert set(spawned) == {"SteadyUser", "BurstUser", "OverloadUser", "TraceUser"}
     assert counts(rows)["grpc", "acme/mood"] >= 15
@@ -164,9 +170,7 @@ def test_the_example_runs(served: Served, tmp_path: Path) -> None:
 
 
 def test_the_web_page_starts_a_load(served: Served, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        page = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    page = f"http://127.0.0.1:{free_port()}"
     command = [LOCUST, "-f", str(OWN), "OverloadUser", "--web-host", "127.0.0.1", "--web-port", page.rpartition(":")[2]]
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:

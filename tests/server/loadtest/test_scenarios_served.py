@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 from builder.serving import ServerConfig, TritonServer
 from cli import loadtest_run
 from served_home import Served
+from small_servers import free_port
 
 pytestmark = pytest.mark.server
 CONTRACT = Path(__file__).parent.parent / "clients" / "contract"
@@ -192,9 +192,3 @@ def test_workers_of_other_machines_come_to_a_port(served: Served, tmp_path: Path
             process.kill()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["planned"] == summary["answered"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -41,8 +41,9 @@ class Asker(HplmUser):
     def ask(self):
         self.client.infer("acme/x", "text")
 """
+TWO_WORKERS = ("--processes", "2")
 WITH_AND_WITHOUT_WORKERS = pytest.mark.parametrize(
-    "workers", [(), pytest.param(("--processes", "2"), marks=pytest.mark.long)], ids=["alone", "workers"]
+    "workers", [(), pytest.param(TWO_WORKERS, marks=pytest.mark.long)], ids=["alone", "workers"]
 )
 
 
@@ -50,7 +51,9 @@ def started(folder: Path, file: Path, *options: str, **variables: str) -> subpro
     own = os.pathsep.join([str(PROJECT), str(PROJECT / "clients"), os.environ.get("PYTHONPATH", "")])
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, **variables, "PYTHONPATH": own}
-    return subprocess.Popen([LOCUST, "-f", str(file), *options], cwd=folder, env=environment, **pipes)
+    port = str(free_port())  # a run beside this one would take its workers
+    ports = ("--master-bind-port", port, "--master-port", port)
+    return subprocess.Popen([LOCUST, "-f", str(file), *ports, *options], cwd=folder, env=environment, **pipes)
 
 
 def locust(folder: Path, file: Path, url: str, *options: str, **variables: str) -> tuple[int, str]:
@@ -87,7 +90,7 @@ def test_a_run_that_ends_before_it_is_prepared_is_no_good_run(silent: str, tmp_p
 
 @pytest.mark.long
 def test_a_run_whose_workers_are_never_prepared_is_no_good_run(silent: str, tmp_path: Path) -> None:
-    options = ("OverloadUser", "--users", "2", "--hplms", "acme/x", "--run-time", "3s", "--processes", "2")
+    options = ("OverloadUser", "--users", "2", "--hplms", "acme/x", "--run-time", "3s", *TWO_WORKERS)
     code, log = locust(tmp_path, SCENARIOS, f"grpc://{silent}", *options)
     assert code == 1
     assert "no request was answered or failed before the run ended" in log
@@ -95,7 +98,7 @@ def test_a_run_whose_workers_are_never_prepared_is_no_good_run(silent: str, tmp_
 
 def test_a_worker_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
     url = f"grpc://127.0.0.1:{free_port()}"
-    options = ("OverloadUser", "--users", "2", "--hplms", "acme/x", "--run-time", "10m", "--processes", "2")
+    options = ("OverloadUser", "--users", "2", "--hplms", "acme/x", "--run-time", "10m", *TWO_WORKERS)
     code, log = locust(tmp_path, SCENARIOS, url, *options)
     assert code == 2
     assert "preparation: worker " in log and "cannot connect" in log, "the master says it, too"
@@ -130,7 +133,7 @@ def test_the_steady_users_of_all_workers_ask_every_hplm(tmp_path: Path) -> None:
     hplms = [f"acme/{number}" for number in range(6)]
     with small_server("http") as server:
         options = ("SteadyUser", "--users", "6", "-r", "6", "--hplms", ",".join(hplms), "--every", "500ms")
-        more = ("--run-time", RUN_TIME, "--processes", "2", "--csv", "run")
+        more = ("--run-time", RUN_TIME, *TWO_WORKERS, "--csv", "run")
         code, log = locust(tmp_path, SCENARIOS, server.url, *options, *more)
     assert code == 0, log
     with (tmp_path / "run_stats.csv").open() as file:
