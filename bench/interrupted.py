@@ -8,10 +8,8 @@ Builds of one kind go on until enough kills have hit one.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,163 +17,53 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file
 
 from backends.errors import HplmError
 from backends.home import Home
-from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from bench.kit.entry import Result, at_most, bench
 from bench.kit.home_load import TEXTS, Askable, Load
+from bench.kit.interruption.builds import DomainBuilds, Selections, Sizes, StudentSets, Subject, Tunings
 from bench.kit.marks import mark_all, wrong_weights
 from bench.kit.scratch_home import add_home_option, scratch_home
 from bench.kit.served import Serving, served
-from bench.kit.tiny_home import write_corpus, write_task
 
-_NAMES_ITS_BUILD = ("name", "hplm", "checksum")
 _PAUSE_S = 0.02
 
 
 @dataclass(frozen=True)
 class Settings:
     kills: int
-    corpus_texts: int
-    mlm_steps: int
-    head_steps: int
-    tuning_texts: int
-    epochs: int
+    sizes: Sizes
 
 
-FULL = Settings(kills=20, corpus_texts=3000, mlm_steps=60, head_steps=60, tuning_texts=1600, epochs=16)
-QUICK = Settings(kills=2, corpus_texts=800, mlm_steps=20, head_steps=20, tuning_texts=600, epochs=6)
-
-
-class Subject(Protocol):
-    """A kind of build; number 0 is the undisturbed one."""
-
-    kind: str
-
-    def command(self, number: int) -> Sequence[str]:
-        """The arguments of `hplm`."""
-
-    def prepare(self) -> None:
-        """Forget what builds of this kind share, so that each does all of the work."""
-
-    def is_published(self, number: int) -> bool:
-        """Whether a kill came too late to interrupt anything."""
-
-    def difference(self, number: int) -> float:
-        """How far what was published lies from what number 0 published: 0 where all bytes are equal."""
-
-
-class DomainBuilds:
-    """Domains of one corpus: masked-LM head, lower layers, table."""
-
-    kind = "domain"
-
-    def __init__(self, home: Home, settings: Settings, seed: int) -> None:
-        self._home = home
-        self._settings = settings
-        self._root = Registry.open(home).roots()[0].name
-        self._corpus = write_corpus(home.path / "interrupted.txt", settings.corpus_texts, seed)
-
-    def command(self, number: int) -> Sequence[str]:
-        steps = ("--mlm-steps", str(self._settings.mlm_steps), "--head-steps", str(self._settings.head_steps))
-        corpus = ("--corpus", str(self._corpus), "--theta", "1")
-        return ("domain", "create", self._name(number), "--root", self._root, *corpus, *steps)
-
-    def prepare(self) -> None:
-        self._head.unlink(missing_ok=True)
-
-    def is_published(self, number: int) -> bool:
-        return self._name(number) in {entry.name for entry in Registry.open(self._home).domains(self._root)}
-
-    def difference(self, number: int) -> float:
-        one, two = (self._home.plot(self._root, self._name(each), 1) for each in (0, number))
-        names = {path.name for path in one.iterdir()}
-        if names != {path.name for path in two.iterdir()}:
-            return float("inf")
-        return max(_difference(one / name, two / name) for name in sorted(names))
-
-    @property
-    def _head(self) -> Path:
-        return self._home.path / "roots" / f"{self._root}.mlm_head.safetensors"
-
-    def _name(self, number: int) -> str:
-        return f"interrupted{number}"
-
-
-class Tunings:
-    """hPLMs of one task: lower states, epochs, adapters and head."""
-
-    kind = "tuning"
-
-    def __init__(self, home: Home, settings: Settings, seed: int) -> None:
-        self._home = home
-        self._settings = settings
-        self._domain = Registry.open(home).domains()[0]
-        self._train, self._dev = write_task(home.path / "interrupted", "topic", seed, settings.tuning_texts)
-
-    def command(self, number: int) -> Sequence[str]:
-        files = ("--train", str(self._train), "--dev", str(self._dev))
-        epochs = ("--epochs", str(self._settings.epochs), "--patience", str(self._settings.epochs))
-        return ("create", self._id(number), "--root", self._domain.root, "--domain", self._domain.name, *files, *epochs)
-
-    def prepare(self) -> None:
-        shutil.rmtree(self._home.states, ignore_errors=True)
-
-    def is_published(self, number: int) -> bool:
-        return Registry.open(self._home).has_hplm(self._id(number))
-
-    def difference(self, number: int) -> float:
-        registry = Registry.open(self._home)
-        one, two = (registry.hplm(self._id(each)) for each in (0, number))
-        if _measured(one) != _measured(two):
-            return float("inf")
-        one_folder, two_folder = (self._home.path / entry.folder for entry in (one, two))
-        return max(_difference(path, two_folder / path.name) for path in sorted(one_folder.iterdir()))
-
-    def _id(self, number: int) -> str:
-        return f"interrupted/number{number}"
-
-
-def _measured(entry: HplmEntry) -> dict[str, Any]:
-    """All but the size, which counts the letters of its name too."""
-    return {name: value for name, value in entry.metrics.items() if name != "size_bytes"}
-
-
-def _difference(one: Path, two: Path) -> float:
-    if one.read_bytes() == two.read_bytes():
-        return 0.0
-    match one.suffix:
-        case ".json":
-            return 0.0 if _content(one) == _content(two) else float("inf")
-        case ".values":
-            return _largest(*(np.fromfile(path, np.float16) for path in (one, two)))
-        case ".safetensors":
-            ours, theirs = load_file(one), load_file(two)
-            return max(_largest(ours[name], theirs[name]) for name in ours)
-        case ".sums":
-            return 0.0  # they follow from the file beside them
-        case _:
-            return float("inf")
-
-
-def _content(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text())
-    content.get("origin", {}).pop("inputs", None)
-    return {name: value for name, value in content.items() if name not in _NAMES_ITS_BUILD}
-
-
-def _largest(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> float:
-    if one.shape != two.shape:
-        return float("inf")
-    return float(np.abs(one.astype(np.float64) - two).max(initial=0))
+FULL = Settings(
+    20,
+    Sizes(
+        corpus_texts=3000,
+        mlm_steps=60,
+        head_steps=60,
+        tuning_texts=1600,
+        epochs=16,
+        held_out_texts=1600,
+        student_steps=150,
+    ),
+)
+QUICK = Settings(
+    2,
+    Sizes(
+        corpus_texts=800,
+        mlm_steps=20,
+        head_steps=20,
+        tuning_texts=600,
+        epochs=6,
+        held_out_texts=600,
+        student_steps=40,
+    ),
+)
 
 
 class Command:
@@ -271,7 +159,9 @@ class Killer:
 
 
 def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    subjects: list[Subject] = [DomainBuilds(home, settings, seed), Tunings(home, settings, seed)]
+    builds: Sequence[Subject] = [
+        kind(home, settings.sizes, seed) for kind in (DomainBuilds, Tunings, Selections, StudentSets)
+    ]
     rng = random.Random(seed)
     askable = Askable([entry.id for entry in mark_all(home, Registry.open(home))])
     figures: dict[str, float] = {}
@@ -280,7 +170,7 @@ def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], li
         served(home, Serving(lower_instances=2)) as server,
         Load(f"grpc://{server.grpc_url}", askable, TEXTS, 1, seed, _PAUSE_S) as load,
     ):
-        for subject in subjects:
+        for subject in builds:
             of_subject = Killer(home, subject, rng).run(settings.kills)
             differences = [row["difference"] for row in of_subject]
             figures[f"{subject.kind}_kills"] = sum(row["kills"] for row in of_subject)
@@ -310,6 +200,8 @@ def add_options(arguments: ArgumentParser) -> None:
     bars={
         "domain_largest_difference": at_most(0),
         "tuning_largest_difference": at_most(0),
+        "selection_largest_difference": at_most(0),
+        "students_largest_difference": at_most(0),
         "failed_requests": at_most(0),
         "wrong_weights": at_most(0),
     },
