@@ -11,6 +11,8 @@ lack is computed. `select_seconds` is what a selection takes with `learned_texts
 the tuning has left behind, by the layers as they are served. Each task is kept in a file of `--trials`, and each epoch
 of its tuning in the home, where other benches find it: the same command goes on where it was.
 
+`full` and `early` are shares of texts whose labels are all right, also where the metric is f1.
+
 Regressions are left out, though they have ladders. Their answers say no confidence, so no calibration error is theirs;
 and what they lose is a distance in standard deviations, which is no share of texts, so a mean or the worst of both
 kinds would say nothing. `tests/unit/levels/` holds their certificate to its risk.
