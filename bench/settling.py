@@ -6,8 +6,8 @@ same requests are sent twice, in turns: for the level `full`, which never settle
 random and no row is sure enough to leave by itself, so all that is gained is gained by settling. What the early
 answers are worth is another question (`bench.calibration`).
 
-An answer that was settled for is doubtful, and so counted by the server. `late_unrejected` counts every answer that came
-after its deadline, whether the SDK let it pass or not. Every other value is the median over the runs.
+An answer that was settled for is doubtful, and so counted by the server. `late_unrejected` counts every answer that
+came after its deadline, whether the SDK let it pass or not. Every other value is the median over the runs.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from cli.progress import resumable_progress
 from cli.session import open_home
 
 if TYPE_CHECKING:
+    from backends.registry.entries import HplmEntry
     from backends.registry.registry import Registry
     from builder.levels.material import LabelledFiles, UnlabelledFile
     from builder.levels.profile import Profile
@@ -98,15 +99,25 @@ def _told(found: Selection) -> dict[str, Any]:
 
 def _show(home: Home, registry: Registry, id: str | None, svg: Path | None, as_json: bool) -> None:
     from builder.levels.profile import read_profile
-    from builder.levels.selecting import levels_of
 
     if id is not None:
         entry = registry.hplm(id)
-        _print_levels(levels_of(entry), read_profile(home.path / entry.folder), svg, as_json)
+        _print_levels(_shown(home, entry), read_profile(home.path / entry.folder), svg, as_json)
         return
-    told = [levels_of(entry) for entry in registry.hplms()]
-    columns = ("id", "version", "levels", "target", "guarantee", "answered_early", "bound")
+    told = [_shown(home, entry) for entry in registry.hplms()]
+    columns = ("id", "version", "levels", "target", "guarantee", "answered_early", "bound", "audit")
     print_rows([{column: one.get(column) for column in columns} for one in told], "Levels", as_json)
+
+
+def _shown(home: Home, entry: HplmEntry) -> dict[str, Any]:
+    """Say which levels a version has, and whether a server's audit has found that its ladder promises too much."""
+    from backends.adapters.failed_audit import read_failed_audit
+    from builder.levels.selecting import levels_of
+
+    noted = read_failed_audit(home.path / entry.folder)
+    if noted is None:
+        return levels_of(entry)
+    return levels_of(entry) | {"audit": f"failed: {noted.get('different', '?')} of {noted.get('texts', '?')} differed"}
 
 
 def _print_levels(told: dict[str, Any], profile: Profile | None, svg: Path | None, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 One different text in a hundred that is answered early goes on through the other layers after its answer was sent. Both
 answers are compared. Where they differ more often than the ladder's certificate allows, beyond reasonable doubt, the
-version answers by all its layers in this server from then on. It notices texts that drift and tables that shorten.
+version answers by all its layers from then on. It notices texts that drift and tables that shorten.
 
 Usage:
     audit = Audit()
@@ -10,6 +10,7 @@ Usage:
     if audit.mark(job): …                         # when the row is answered early
     audit.note(job, ladder, is_same)              # after the batch
     audit.has_failed(job.hplm_key)
+    audit.remember(hplm_key)                      # an earlier server's finding
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import logging
 import math
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import xxhash
 
 from backends.adapters.ladder import Ladder
 from backends.engine.job import Job
+from backends.registry.entries import HplmEntry
 from backends.wire import AUTO
 
 LOGGER = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ _HASHES = 1 << 64
 _SLOTS = 4096
 """An audit also begins anew once half of them are set, as texts with equal marks are passed over."""
 _MOST_ROUNDS = 10_000
+KeepFailure = Callable[[HplmEntry, int, int], None]
 
 
 def evidence(texts: int, different: int, allowed: float) -> float:
@@ -83,10 +87,12 @@ class Audit:
     """Compares early answers with full ones, for each hPLM version. Safe among threads.
 
     Args:
+        keep: Given the version that failed, compared texts and different answers; so that servers to come know.
         share: Share of different texts that go on.
     """
 
-    def __init__(self, share: float = SHARE) -> None:
+    def __init__(self, keep: KeepFailure = lambda *_: None, share: float = SHARE) -> None:
+        self._keep = keep
         self._below = share * _HASHES
         self._rounds: OrderedDict[int, _Round] = OrderedDict()
         """By version, the one that was used last at the end."""
@@ -106,6 +112,10 @@ class Audit:
 
     def has_failed(self, hplm_key: int) -> bool:
         return hplm_key in self._failed
+
+    def remember(self, hplm_key: int) -> None:
+        """Take over what another server found, or this one before a restart."""
+        self._failed.add(hplm_key)
 
     def takes(self, job: Job, ladder: Ladder) -> bool:
         """Whether a row goes on if it is answered early; a text is compared once a round.
@@ -163,6 +173,7 @@ class Audit:
         self._failed.add(job.hplm_key)
         del self._rounds[job.hplm_key]
         entry = job.entry
+        self._keep(entry, state.texts, state.different)
         LOGGER.warning(
             "hPLM %s version %d answers by all its layers from now on: %d of %d early answers differ from those of all "
             "layers, where at most %.1f %% may; 'hplm select %s' makes another ladder",

@@ -7,11 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from backends.adapters.failed_audit import note_failed_audit
 from backends.adapters.host_bank import HostBank
 from backends.ending import leave_failed
 from backends.engine.audit import Audit
@@ -145,10 +147,10 @@ class UpperService:
         self._gate = gate or TicketGate()
         self._settings = settings
         admission = admission.with_live(snapshot.quotas.weights, snapshot.quotas.waiting_rows)
-        self._host_bank = HostBank(home, snapshot.knows)
+        self.audit = Audit(partial(note_failed_audit, home))
+        self._host_bank = HostBank(home, snapshot.knows, self.audit.remember)
         self._snapshot = snapshot
         threads = torch.get_num_threads() if threads is None else threads
-        self.audit = Audit()
         engine = EngineSettings(settings, capacity, threads)
         self._cuts = StageCuts(home, engine)
         self._costs = EngineCosts(home, engine, self._cuts)

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import cli
+from backends.adapters.failed_audit import note_failed_audit
 from backends.home import Home
+from backends.registry.registry import Registry
 from bench.kit.tiny_home import sample_texts, write_pairs, write_tagged, write_task, write_values
 from builder.construct.training.checkpoint import Checkpoint
 from builder.levels import plan
@@ -215,7 +217,7 @@ def write_task_of_moods(folder: Path, seed: int) -> tuple[Path, Path]:
     return write_task(folder, "mood", seed)
 
 
-def test_select_for_one_hplm_or_for_all(run: Run, tmp_path: Path) -> None:
+def test_select_for_one_hplm_or_for_all(run: Run, tiny_home: Home, tmp_path: Path) -> None:
     texts, target = tmp_path / "texts.txt", ("--agreement", "0.8", "--guarantee", "fleet")
     texts.write_text("".join(text.text + "\n" for text in sample_texts(900, 915)))
     code, out, err = run("select", "--all", "--unlabelled", str(texts), *target, "--json")
@@ -225,7 +227,11 @@ def test_select_for_one_hplm_or_for_all(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("select", "--all", "--show", "--json")
     told = {row["id"]: row for row in json.loads(out)}
     assert told["acme/topic"]["levels"] == ["early", "full"] and told["acme/topic"]["guarantee"] == "fleet"
-    assert told["acme/topic"]["bound"] == rows["acme/topic"]["bound"] <= 0.2
+    assert told["acme/topic"]["bound"] == rows["acme/topic"]["bound"] <= 0.2 and told["acme/topic"]["audit"] is None
+    note_failed_audit(tiny_home, Registry.open(tiny_home).hplm("acme/topic"), texts=40, different=9)
+    assert "failed: 9 of 40 differed" in run("select", "acme/topic", "--show")[1]
+    assert "failed: 9 of 40 differed" in run("select", "--all", "--show")[1]
+    assert run("verify")[0] == 0, "a server's note is no damage"
 
 
 def labelled(path: Path, count: int, seed: int) -> str:

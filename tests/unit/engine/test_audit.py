@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from backends.adapters.bank import read_artifact
+from backends.adapters.failed_audit import note_failed_audit, read_failed_audit
 from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
 from backends.engine import audit as audit_module
@@ -28,6 +29,7 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
+from builder.construct.hplm.hplms import building_hplm, publish_linked
 from served_engine import HIDDEN, Responses, running
 from waiting import wait_until
 
@@ -73,7 +75,7 @@ def said(found: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
 
 @contextmanager
 def audited(home: Home, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Iterator[UpperService]:
-    monkeypatch.setattr(service_module, "Audit", partial(Audit, share))
+    monkeypatch.setattr(service_module, "Audit", partial(Audit, share=share))
     with running(home) as service:
         yield service
 
@@ -111,11 +113,54 @@ def test_a_ladder_that_breaks_its_promise_is_left(
     assert "hPLM acme/topic version 1 answers by all its layers from now on" in caplog.text
 
 
+def test_a_broken_promise_is_known_after_a_restart_until_there_is_another_ladder(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_ladder(tiny_home, topic, disagreement=0.01)
+    with audited(tiny_home, monkeypatch) as service:
+        list(answers(service, topic, rows(40, seed=1)))
+        wait_until(lambda: service.audit.has_failed(topic.key))
+    registry = Registry.open(tiny_home)
+    with building_hplm(tiny_home, topic.id):  # the same ladder in another version, as 'hplm students add' makes
+        linked = publish_linked(tiny_home, registry, topic, lambda _: None, {})
+    for entry in (topic, linked):
+        with running(tiny_home) as service:
+            list(answers(service, entry, rows(1, seed=2)))
+            later = list(answers(service, entry, rows(10, seed=3)))
+            assert service.audit.has_failed(entry.key) and service.audit.num_failed == 1
+        assert {answer["level"] for answer in later} == {FULL}
+    with_ladder(tiny_home, topic, disagreement=0.02)
+    with running(tiny_home) as service:
+        assert {answer["level"] for answer in answers(service, topic, rows(10, seed=3))} == {EARLY}
+
+
+@pytest.mark.parametrize("damage", ["truncated", "of nothing"])
+def test_a_damaged_note_of_a_failed_audit_counts(tiny_home: Home, topic: HplmEntry, damage: str) -> None:
+    with_ladder(tiny_home, topic, disagreement=0.01)
+    folder = tiny_home.path / topic.folder
+    assert read_failed_audit(folder) is None
+    note_failed_audit(tiny_home, topic, texts=40, different=9)
+    noted = read_failed_audit(folder)
+    assert noted is not None and (noted["texts"], noted["different"]) == (40, 9)
+    path = folder / "audit.json"
+    path.write_text("" if damage == "of nothing" else path.read_text()[:-20])
+    assert read_failed_audit(folder) is not None
+
+
+def test_a_bank_that_cannot_be_written_to_forgets_with_a_warning(
+    tiny_home: Home, topic: HplmEntry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_ladder(tiny_home, topic, disagreement=0.01)
+    (tiny_home.path / topic.folder / "audit.json").mkdir()
+    note_failed_audit(tiny_home, topic, texts=40, different=9)
+    assert "that the audit of acme/topic failed is forgotten at a restart" in caplog.text
+
+
 @pytest.mark.parametrize("certified", [{}, {"disagreement": 1.0}, {"disagreement": 0.0}])
 def test_what_cannot_be_tested_is_not_audited(certified: dict[str, float], topic: HplmEntry) -> None:
     head = Head(torch.zeros(2, HIDDEN), torch.zeros(2))
     job = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None)
-    assert not Audit(1.0).takes(job, Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, certified))
+    assert not Audit(share=1.0).takes(job, Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, certified))
 
 
 def test_one_text_in_a_hundred_is_taken_always_the_same(topic: HplmEntry) -> None:
@@ -176,14 +221,14 @@ def test_a_round_ends_once_half_the_slots_are_set(topic: HplmEntry, monkeypatch:
     """Comparisons that were never noted do not end the audit of a version."""
     monkeypatch.setattr(audit_module, "_SLOTS", 16)
     jobs = [Job(topic, row, False, None, lambda _: None) for row in rows(400, seed=7)]
-    audit = Audit(1.0)
+    audit = Audit(share=1.0)
     assert sum(audit.mark(job) for job in jobs) > len(jobs) / 2
 
 
 def test_a_new_round_begins_without_the_old_counts(topic: HplmEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "_TEXTS_A_ROUND", 10)
     ladder = Ladder(EarlyStep(1, Head(torch.zeros(2, HIDDEN), torch.zeros(2)), 1.0, 0.0), 1.0, {"disagreement": 0.02})
-    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit(1.0)
+    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit(share=1.0)
     for _ in range(10):
         audit.note(job, ladder, is_same=True)
     assert audit.takes(job, ladder)
