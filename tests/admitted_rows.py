@@ -29,6 +29,12 @@ class Row:
     most_depth: float = 1.0
     kept: float = 1.0
     settles: bool = False
+    leaves_at: float | None = None
+    """Where it leaves if it is sure, for a row that may not settle."""
+
+    @property
+    def exit_depth(self) -> float:
+        return self.least_depth if self.leaves_at is None else self.leaves_at
 
     def settle(self) -> bool:
         if self.settles or self.least_depth == 1.0:

@@ -21,6 +21,7 @@ class WaitingJob:
     depth: float = 1.0
     least_depth: float = 1.0
     most_depth: float = 1.0
+    exit_depth: float = 1.0
     kept: float = 1.0
 
 

@@ -59,6 +59,7 @@ class Job:
         kept: Share of its tokens that it is likely to keep if it goes on at its exit.
         least_depth: Share after which it can be answered at the earliest.
         most_depth: Share that it may be given.
+        exit_depth: Share after which it leaves where it is sure; 1 where it never does.
         settles: It is answered as early as it can be, however sure it is: so it was asked for, or so the load wants it.
         passed: Share that it has passed; None before it has run.
         mates: Who was with it in the stage before this process.
@@ -91,14 +92,16 @@ class Job:
     kept: float = field(init=False)
     least_depth: float = field(init=False)
     most_depth: float = field(init=False)
+    exit_depth: float = field(init=False)
     settles: bool = field(init=False)
     passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.stack, self.depth, self.kept, self.least_depth, self.most_depth = self.entry.way(self.level)
+        way = self.entry.way(self.level)
+        self.stack, self.depth, self.kept, self.least_depth, self.most_depth, self.exit_depth = way
         self.settles = self.level == EARLY or self.stack.level != FULL
         if self.lacks_ladder and self.stack.level == FULL:
-            self.depth = self.least_depth = self.kept = 1.0
+            self.depth = self.least_depth = self.exit_depth = self.kept = 1.0
         self.tenant = NO_TENANT if self.is_canary else tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)
 

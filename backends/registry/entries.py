@@ -80,6 +80,7 @@ class Way(NamedTuple):
         kept_tokens: The share of its tokens that it is likely to keep if it goes on at its exit.
         least_depth: The share after which it can be answered, however sure it is; the likely one if it may not settle.
         most_depth: The share that it may pass where the load allows it; the likely one unless it has students.
+        exit_depth: The share after which it leaves where it is sure, or settles; all layers where it cannot.
     """
 
     stack: StackKey
@@ -87,6 +88,7 @@ class Way(NamedTuple):
     kept_tokens: float
     least_depth: float
     most_depth: float
+    exit_depth: float
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class HplmEntry:
                 self.kept_tokens(level),
                 self.least_depth(level),
                 self.most_depth(level),
+                self.exit_depth(level),
             )
         return way
 
@@ -218,9 +221,11 @@ class HplmEntry:
         """
         if _is_of_students(level):
             return COUNTS.get(level, 1) * self._offered.depth
-        if not self.may_settle:
-            return self.likely_depth(level)
-        ladder = self.metrics.get("ladder")
+        return self.exit_depth(level) if self.may_settle else self.likely_depth(level)
+
+    def exit_depth(self, level: str) -> float:
+        """Return the share of the upper layers after which a row leaves that is sure; 1 where none does."""
+        ladder = None if _is_of_students(level) else self.metrics.get("ladder")
         return 1.0 if ladder is None or level == FULL else float(ladder["after"] / ladder["layers"])
 
     def most_depth(self, level: str) -> float:

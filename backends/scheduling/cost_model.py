@@ -45,7 +45,7 @@ class BatchShape:
 def _deepest(jobs: Sequence[Waiting], depths: Sequence[float]) -> float:
     """Return the share of the layers that the deepest row passes, with however few of its tokens."""
     return max(
-        (1.0 if job.kept < 1.0 and job.least_depth < depth else depth for job, depth in zip(jobs, depths, strict=True)),
+        (1.0 if job.kept < 1.0 and job.exit_depth < depth else depth for job, depth in zip(jobs, depths, strict=True)),
         default=1.0,
     )
 
@@ -57,10 +57,10 @@ def _likely_deepest(jobs: Sequence[Waiting]) -> float:
     """
     leaving, all_leave = 0.0, 1.0
     for job in jobs:
-        least = job.least_depth if job.root.level == FULL else job.depth
-        leaving = max(leaving, least)
-        if least < job.depth:
-            all_leave *= 1 - min(1.0, (job.depth - least) / (job.kept * (1 - least)))
+        exit_depth = job.exit_depth if job.root.level == FULL else job.depth
+        leaving = max(leaving, min(exit_depth, job.depth))
+        if exit_depth < job.depth:
+            all_leave *= 1 - min(1.0, (job.depth - exit_depth) / (job.kept * (1 - exit_depth)))
     return all_leave * leaving + (1 - all_leave)
 
 

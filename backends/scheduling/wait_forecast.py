@@ -146,6 +146,7 @@ class _LikelyRow:
     depth: float = 0.0
     least_depth: float = 0.0
     most_depth: float = 1.0
+    exit_depth: float = 0.0
     kept: float = 1.0
 
 

@@ -49,6 +49,11 @@ class Waiting(Protocol):
         ...
 
     @property
+    def exit_depth(self) -> float:
+        """The share after which it leaves where it is sure; 1 where it never does."""
+        ...
+
+    @property
     def most_depth(self) -> float:
         """The share that it may pass where the load allows it, which is known once its batch starts."""
         ...

@@ -50,6 +50,7 @@ def test_no_row_settles_where_late_ones_are_rejected(level: str, depth: float) -
     domain = DomainEntry("mini", "general", 1, ())
     entry = HplmEntry(1, "acme/area", 1, "classification", ("a", "b"), domain, "folder", metrics)
     assert entry.least_depth(level) == entry.likely_depth(level) == pytest.approx(depth)
+    assert entry.exit_depth(level) == (1.0 if level == "full" else pytest.approx(1 / 3))
     assert not entry.may_settle and HplmEntry(1, "acme/area", 1, "ner", ("a",), domain, "folder").may_settle
 
 
@@ -66,7 +67,7 @@ def test_a_row_for_students_is_likely_to_get_the_least(level: str, least: float,
     assert entry.most_depth("full") == 1.0 and entry.most_depth("auto") == entry.likely_depth("auto")
     assert entry.levels == ("early", "full", "students", "students-1", "students-2")
     way = entry.way(level)
-    assert way == (entry.stack(level), least, entry.kept_tokens(level), least, most) and entry.way(level) is way
+    assert way == (entry.stack(level), least, entry.kept_tokens(level), least, most, 1.0) and entry.way(level) is way
     other = replace(entry, metrics={"levels": ["full"]})
     assert other.way("auto").likely_depth == 1.0, "a version has ways of its own"
 
@@ -92,6 +93,8 @@ def test_what_a_batch_takes_anyway_it_takes_as_far_as_its_deepest_row_passes() -
     """A row is likely to pass 0.8 of the layers that passes all with 0.6, and else the half."""
     rows = [replace(row("a", 100, 0.8), least_depth=0.5), replace(row("b", 40, 0.8), least_depth=0.5)]
     settled, full = replace(rows[0], depth=0.5), row("c", 10, 1.0)
+    waits_to_be_sure = [replace(each, least_depth=0.8, leaves_at=0.5) for each in rows]
+    assert BatchShape.of(waits_to_be_sure) == BatchShape.of(rows), "whether it may settle changes nothing here"
     assert BatchShape.of(rows[:1]).depth == pytest.approx(0.8)
     assert BatchShape.of(rows).depth == pytest.approx(0.5 * 0.16 + 0.84)
     assert (BatchShape.of([settled]).depth, BatchShape.of([settled, full]).depth) == (0.5, 1.0)

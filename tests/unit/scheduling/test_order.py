@@ -33,6 +33,7 @@ class Row:
     depth: float = 1.0
     least_depth: float = 1.0
     most_depth: float = 1.0
+    exit_depth: float = 1.0
     kept: float = 1.0
 
 
