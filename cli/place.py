@@ -27,7 +27,8 @@ Roots that all fit on every device stand everywhere, and none is cut in stages. 
 devices, stages and replicas are searched for, and compared with what one would do without a search.
 
 The traffic is a CSV or JSONL with the columns time_s and hplm, and with tokens and deadline_ms where they are known.
-Each root needs a cost model: 'hplm profile' makes it. The plan is written to profiles/placement.json of the home.
+Each root needs a cost model of the dtype that the export serves in: 'hplm profile' makes it. The plan is written to
+profiles/placement.json of the home.
 
 With --from the placement stays, unless another one has a point more in time, and its gain within --window is twice what
 its moves cost. The plan then has the steps, one host at a time, for 'hplm fleet apply'.
@@ -141,7 +142,7 @@ def place(
     opened, registry = open_home(home)
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgumentError(f"{svg.parent}, where --svg is to be written, is no folder")
-    from builder.export.in_force import exported_capacity
+    from builder.export.in_force import exported_capacity, exported_dtype
     from builder.placement.planner.plan_file import plan_to_json, write_plan
     from builder.placement.planner.plan_picture import draw_plan
     from builder.placement.planner.planner import plan
@@ -152,7 +153,8 @@ def place(
     previous, hysteresis = change.previous(), change.parsed()
     where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
     capacity = exported_capacity(opened.repository)
-    fleet = recorded_fleet(opened, registry, traffic.recorded(capacity), where, seed, *shapes, capacity)
+    dtype = exported_dtype(opened.repository)
+    fleet = recorded_fleet(opened, registry, traffic.recorded(capacity), where, seed, *shapes, capacity, dtype)
     with progress_bars("placement") as report:
         made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, hysteresis, seed, report)
     is_written = not dry_run and (made.change is None or bool(made.change.steps))

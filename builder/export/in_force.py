@@ -147,6 +147,11 @@ def exported_capacity(repository: Path) -> Capacity:
     return Capacity(*map(int, limits))
 
 
+def exported_dtype(repository: Path) -> str | None:
+    """Read what the upper half is to compute in; None where nothing is rendered."""
+    return effective_settings(repository).get("upper dtype")
+
+
 def changes_of_run(
     repository: Path, of_run: SettingsOfRun, flags: frozenset[str], find_capability: FindCapability = best_capability
 ) -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 from backends.adapters.bank import weights_bytes
 from backends.adapters.student_adapters import student_weights_bytes
 from backends.engine.memory_sizes import layers_bytes, slots_bytes
-from backends.engine.precision import fast_float_dtype
+from backends.engine.precision import fast_float_dtype, precision_of
 from backends.errors import InvalidArgumentError, shown
 from backends.home import Home
 from backends.registry.entries import HplmEntry, RootEntry
@@ -41,6 +41,8 @@ class HomeModels:
 
     models: tuple[Model, ...]
     fingerprints: Mapping[str, str]
+    dtype: str
+    """Of the upper layers, for which times and sizes hold."""
 
     @property
     def number_of(self) -> Mapping[str, int]:
@@ -68,19 +70,27 @@ class _Costs:
 
 
 def models_of(
-    home: Home, registry: Registry, asked: Mapping[str, Asked], slots: int, capacity: Capacity = Capacity()
+    home: Home,
+    registry: Registry,
+    asked: Mapping[str, Asked],
+    slots: int,
+    capacity: Capacity = Capacity(),
+    exported_dtype: str | None = None,
 ) -> HomeModels:
     """Read each root's profile and sizes.
 
     `asked` says what requests are like, by the model's name. A device keeps `slots` adapters for each model, or fewer
-    where fewer hPLMs have some.
+    where fewer hPLMs have some. Without an `exported_dtype` that of the profiles counts.
 
     Raises:
-        HplmError: A root has no profile, or one of another device than the others'.
+        HplmError: A root has no profile, or one of another device or dtype than the others' or the export's.
     """
     roots = registry.roots()
     profiles = [_profile(home, entry) for entry in roots]
-    _require_one_device([entry.name for entry in roots], profiles)
+    names = [entry.name for entry in roots]
+    if exported_dtype is not None:
+        _require_dtype(names, profiles, exported_dtype)
+    _require_alike(names, profiles)
     hplms: dict[str, list[HplmEntry]] = {entry.name: [] for entry in roots}
     for hplm in registry.hplms():
         hplms[hplm.domain.root].append(hplm)
@@ -92,7 +102,8 @@ def models_of(
     full = [each.full(folder, asked) for each, folder in zip(parts, folders, strict=True)]
     students = [each.students(folder, asked) for each, folder in zip(parts, folders, strict=True)]
     models = (*full, *(each for each in students if each is not None))
-    return HomeModels(models, {entry.name: entry.fingerprint for entry in roots})
+    fingerprints = {entry.name: entry.fingerprint for entry in roots}
+    return HomeModels(models, fingerprints, profiles[0].measured.dtype)
 
 
 @dataclass(frozen=True)
@@ -174,14 +185,41 @@ def _profile(home: Home, entry: RootEntry) -> CostProfile:
     return profile
 
 
-def _require_one_device(roots: Sequence[str], profiles: Sequence[CostProfile]) -> None:
-    """Reject profiles of different hardware: their times cannot be compared."""
-    first = profiles[0].measured.device
+def _require_dtype(roots: Sequence[str], profiles: Sequence[CostProfile], exported: str) -> None:
+    """Reject profiles of another dtype than a server of the export computes in on the profiles' device."""
     for root, profile in zip(roots, profiles, strict=True):
-        if profile.measured.device != first:
+        served = _served_dtype(exported, profile.measured.device)
+        if profile.measured.dtype != served:
             raise ForeignProfileError(
-                f"the cost model of root {shown(root)} was measured on {shown(profile.measured.device)}, that of "
-                f"{shown(roots[0])} on {shown(first)}; 'hplm profile' them on one device"
+                f"the cost model of root {shown(root)} was measured in {profile.measured.dtype}, and the export serves "
+                f"in {served}; 'hplm profile --root {root} --dtype {served}' makes one"
+            )
+
+
+def _served_dtype(exported: str, name: str) -> str:
+    """Return the exported dtype, or what this machine's devices compute in where they lack it."""
+    cpu, gpu = torch.device("cpu"), torch.device("cuda:0")
+    if name == device_name(cpu):
+        return precision_of(exported, cpu).dtype
+    if torch.cuda.is_available() and name == device_name(gpu):
+        return precision_of(exported, gpu).dtype
+    return exported
+
+
+def _require_alike(roots: Sequence[str], profiles: Sequence[CostProfile]) -> None:
+    """Reject profiles of different hardware or dtypes: their times cannot be compared."""
+    first = profiles[0].measured
+    for root, profile in zip(roots, profiles, strict=True):
+        found = profile.measured
+        if found.device != first.device:
+            raise ForeignProfileError(
+                f"the cost model of root {shown(root)} was measured on {shown(found.device)}, that of "
+                f"{shown(roots[0])} on {shown(first.device)}; 'hplm profile' them on one device"
+            )
+        if found.dtype != first.dtype:
+            raise ForeignProfileError(
+                f"the cost model of root {shown(root)} was measured in {found.dtype}, that of {shown(roots[0])} in "
+                f"{first.dtype}; 'hplm profile --root {root} --dtype {first.dtype}' makes one"
             )
 
 

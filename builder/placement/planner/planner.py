@@ -41,6 +41,8 @@ class Fleet:
     num_hplms: tuple[int, ...] = ()
     """Of each model, how many the traffic asks for; none where that is not known."""
     stage_counts: tuple[int, ...] = STAGE_COUNTS
+    notes: tuple[str, ...] = ()
+    """Lines that a plan's reasons begin with: what its times hold for."""
 
     def checksum(self) -> str:
         """Tell whether a plan was made for this."""
@@ -74,7 +76,7 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
         groups=groups_of(problem, selection),
         roots=dict(fleet.fingerprints),
         verdict=verdict_of(problem, selection),
-        decisions=tuple(decisions(problem, selection, alternatives)),
+        decisions=(*fleet.notes, *decisions(problem, selection, alternatives)),
         alternatives=tuple(alternatives.values()),
         seed=seed,
     )

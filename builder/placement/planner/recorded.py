@@ -54,8 +54,11 @@ def recorded_fleet(
     hop_us: int = 0,
     stage_counts: tuple[int, ...] = STAGE_COUNTS,
     capacity: Capacity = Capacity(),
+    exported_dtype: str | None = None,
 ) -> Fleet:
     """Read all that a plan is made of; `capacity` is what a batch may hold.
+
+    Without an `exported_dtype` the plan is for that of the profiles.
 
     Raises:
         HplmError: The home has no roots, a root no cost model, or the traffic asks for what is not there.
@@ -67,11 +70,19 @@ def recorded_fleet(
         raise NotFoundError("this home has no root yet; 'hplm root add' makes one")
     asked = AskedStacks.of(trace, recorded.path, {entry.id: entry for entry in registry.hplms()}, roots)
     means = asked.means(trace.tokens, recorded.tokens, roots)
-    models = models_of(home, registry, means, recorded.slots, capacity)
+    models = models_of(home, registry, means, recorded.slots, capacity, exported_dtype)
     numbers = _numbers(asked, models)
     traffic = traffic_of(trace, recorded.path, models, numbers, recorded.deadlines, recorded.speed, seed)
     hplms = num_hplms(trace, numbers, len(models.models))
-    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us, hplms, stage_counts)
+    notes = (_dtype_line(models.dtype, exported_dtype),)
+    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us, hplms, stage_counts, notes)
+
+
+def _dtype_line(dtype: str, exported: str | None) -> str:
+    if exported is None:
+        return f"Times and sizes are of dtype {dtype}, as the cost models were measured; there is no export yet."
+    instead = "" if dtype == exported else f" in place of the exported {exported}, which this machine lacks"
+    return f"Times and sizes are of dtype {dtype}, in which the export serves{instead}."
 
 
 def num_hplms(trace: Trace, numbers: Int64, num_models: int) -> tuple[int, ...]:

@@ -57,7 +57,11 @@ def replan(
         groups=groups,
         roots=dict(fleet.fingerprints),
         verdict=verdict_of(problem, selection),
-        decisions=(*change_lines(change, hysteresis, moves, fits), *decisions(problem, selection, alternatives)),
+        decisions=(
+            *change_lines(change, hysteresis, moves, fits),
+            *fleet.notes,
+            *decisions(problem, selection, alternatives),
+        ),
         alternatives=tuple(alternatives.values()),
         seed=seed,
         change=change if moves else replace(change, steps=()),

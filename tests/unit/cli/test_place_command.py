@@ -11,20 +11,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backends.engine import precision
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import CostProfile, Measured, write_profile
 from backends.storage import write_json
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
+from builder.placement.planner import home_models
 from builder.placement.planner.plan_file import plan_to_json, read_plan, write_plan
 
 Run = Callable[..., str]
 MODEL = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
 
 
-def add_profile(home: Home, root: str, model: CostModel = MODEL, device: str = "H200") -> None:
-    measured = Measured(Registry.open(home).root(root).fingerprint, device, "bf16", "ragged", 2)
+def add_profile(home: Home, root: str, model: CostModel = MODEL, device: str = "H200", dtype: str = "bf16") -> None:
+    measured = Measured(Registry.open(home).root(root).fingerprint, device, dtype, "ragged", 2)
     write_profile(home.profile(root), CostProfile(model, measured, "2", 100, 5.0))
 
 
@@ -167,6 +171,44 @@ def test_profiles_that_say_nothing_of_these_devices_are_rejected(place: Run, hom
     assert "root 'twin' has no cost model yet; 'hplm profile --root twin' makes one" in place("--devices", "2x16GB")
     shutil.rmtree(home.profile("tiny"))
     assert "root 'tiny' has no cost model yet" in place("--devices", "2x16GB")
+
+
+def export(home: Home, dtype: str) -> None:
+    render_repository(home.repository, ExportSettings(upper_parameters={"dtype": dtype}))
+
+
+def test_a_plan_is_for_the_dtype_of_the_export(place: Run, home: Home) -> None:
+    assert "of dtype bf16, as the cost models were measured" in place("--devices", "2x16GB")
+    export(home, "int8")
+    for root in ("tiny", "twin"):
+        said = place("--devices", "2x16GB").splitlines()[-1]
+        assert (
+            said.startswith("hplm: ") and f"root '{root}' was measured in bf16, and the export serves in int8" in said
+        )
+        assert f"'hplm profile --root {root} --dtype int8' makes one" in said
+        add_profile(home, root, dtype="int8")
+    assert "of dtype int8, in which the export serves." in place("--devices", "2x16GB")
+
+
+def test_a_plan_is_for_what_this_machine_computes_in(place: Run, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server takes fp32 where the processor has no bf16, and so does `hplm profile`."""
+    monkeypatch.setattr(home_models, "device_name", lambda _: "this CPU")
+    monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
+    export(home, "bf16")
+    for root in ("tiny", "twin"):
+        add_profile(home, root, device="this CPU")
+    assert "measured in bf16, and the export serves in fp32" in place("--devices", "2x16GB")
+    for root in ("tiny", "twin"):
+        add_profile(home, root, device="this CPU", dtype="fp32")
+    said = place("--devices", "2x16GB")
+    assert "of dtype fp32, in which the export serves in place of the exported bf16, which this machine lacks" in said
+
+
+def test_profiles_of_two_dtypes_are_rejected(place: Run, home: Home) -> None:
+    add_profile(home, "twin", dtype="fp32")
+    said = place("--devices", "2x16GB")
+    assert "root 'twin' was measured in fp32, that of 'tiny' in bf16" in said
+    assert "'hplm profile --root twin --dtype bf16' makes one" in said
 
 
 @pytest.fixture
