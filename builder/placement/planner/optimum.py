@@ -1,12 +1,16 @@
-"""The best placement of a few models on a few like devices, by trying all: what a search is measured against."""
+"""The best placement of a few models on a few devices, by trying all: what a search is measured against.
+
+The order of groups counts: of two that are free, the first one answers. So does the order of a group's devices, where
+these have unlike memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, combinations_with_replacement, groupby, product
+from itertools import combinations, permutations, product
 
 from backends.errors import InvalidArgumentError
-from builder.placement.planner.frames import framings
+from builder.placement.planner.group_simulator import PlacedGroup
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.room import Room
 from builder.placement.planner.selecting import Selected, Selector
@@ -16,33 +20,50 @@ MOST_MODELS, MOST_DEVICES = 3, 4
 
 
 def optimum(problem: Problem, covers: bool = True) -> Selected:
-    """Play every way to put devices into groups and models on them; those that differ in names only once.
+    """Play every way to put devices into groups and models on them; of those that a simulation cannot tell apart one.
 
     Raises:
-        InvalidArgumentError: There are too many models or devices, or devices that differ.
+        InvalidArgumentError: There are too many models or devices.
     """
     if len(problem.models) > MOST_MODELS or len(problem.devices) > MOST_DEVICES:
         most = f"{MOST_MODELS} models and {MOST_DEVICES} devices"
         raise InvalidArgumentError(f"the optimum is searched for {most} at most")
-    if len({(device.memory_bytes, device.host) for device in problem.devices}) > 1:
-        raise InvalidArgumentError("the optimum is searched for like devices of one host")
     selector = Selector(problem, range(len(problem.models)), problem.traffic, covers)
-    selections = (
-        selection
-        for frames in framings(problem, range(len(problem.devices)))
-        for selection in _selections(problem, frames)
-    )
-    return max((selector.judged(each) for each in selections), key=lambda each: each.score)
+    return max((selector.judged(each) for each in _selections(problem)), key=lambda each: each.score)
 
 
-def _selections(problem: Problem, frames: Sequence[Frame]) -> Iterator[Selection]:
-    """Yield what groups can hold; groups of one size are alike, so the order among them does not matter."""
-    per_size = []
-    for _, alike in groupby(frames, key=lambda frame: frame.num_stages):
-        like = [*alike]
-        per_size.append(combinations_with_replacement(_fitting(problem, like[0]), len(like)))
-    for choice in product(*per_size):
-        yield Selection(tuple(frames), tuple(held for of_size in choice for held in of_size))
+def _selections(problem: Problem) -> Iterator[Selection]:
+    """Yield one selection of each sequence of groups with models: nothing else of it is played."""
+    seen: set[tuple[PlacedGroup, ...]] = set()
+    for frames in _framings(problem):
+        for held in product(*(_fitting(problem, frame) for frame in frames)):
+            selection = Selection(frames, held)
+            played = tuple(group for group in selection.groups if group.models)
+            if played not in seen:
+                seen.add(played)
+                yield selection
+
+
+def _framings(problem: Problem) -> Iterator[tuple[Frame, ...]]:
+    """Yield the groups of devices in each order; of those that have the same memory, stage by stage, the first."""
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for order in permutations(range(len(problem.devices))):
+        for frames in _cuts(problem, order):
+            memory = tuple(tuple(problem.devices[place].memory_bytes for place in frame.devices) for frame in frames)
+            if memory not in seen:
+                seen.add(memory)
+                yield frames
+
+
+def _cuts(problem: Problem, order: Sequence[int]) -> Iterator[tuple[Frame, ...]]:
+    """Yield the ways to cut a sequence of devices into groups, each within a host."""
+    if not order:
+        yield ()
+    for size in problem.stage_counts:
+        first = order[:size]
+        if len(first) == size and len({problem.devices[place].host for place in first}) == 1:
+            for rest in _cuts(problem, order[size:]):
+                yield (Frame(tuple(first)), *rest)
 
 
 def _fitting(problem: Problem, frame: Frame) -> list[frozenset[int]]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 
-from backends.errors import InvalidArgumentError
 from builder.placement.planner.frames import framings, single_frames
 from builder.placement.planner.optimum import optimum
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selecting import Selector
 from builder.placement.planner.selection import Selection
-from builder.placement.planner.traffic import Traffic
 from placement_cases import devices, gamma_traffic, model_of, random_problem
 
 
@@ -70,15 +67,6 @@ def test_searches_keep_to_the_memory_and_come_near_to_the_optimum(seed: int) -> 
                 fast.append(quick.played.attainment / full.played.attainment)
     assert np.mean(plans) >= 0.98, plans
     assert np.mean(fast) >= 0.95
-
-
-def test_the_optimum_is_for_small_problems() -> None:
-    traffic = Traffic(np.array([0]), np.array([0]), np.array([10**6]))
-    models = tuple(model_of(f"r{number}", 12_000, 120) for number in range(4))
-    with pytest.raises(InvalidArgumentError, match="3 models and 4 devices at most"):
-        optimum(Problem(models, devices(2), traffic))
-    with pytest.raises(InvalidArgumentError, match="like devices"):
-        optimum(Problem(models[:2], devices(2, hosts=2), traffic))
 
 
 def test_many_replicas_are_placed_several_at_a_time(seed: int) -> None:
