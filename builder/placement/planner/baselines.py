@@ -21,7 +21,10 @@ class Baseline(StrEnum):
     ROUND_ROBIN = "round robin"
 
 
-def baselines(problem: Problem) -> Mapping[Baseline, Selection | None]:
+Baselines = Mapping[Baseline, Selection | None]
+
+
+def baselines(problem: Problem) -> Baselines:
     """Return the placements of each kind; None for one that the memory does not allow."""
     return {
         Baseline.DEDICATED: dedicated(problem),

@@ -11,7 +11,7 @@ import xxhash
 from backends.errors import InvalidArgumentError, shown
 from backends.scheduling.cuts import stage_sums
 from backends.storage import json_checksum
-from builder.placement.planner.baselines import baselines
+from builder.placement.planner.baselines import Baselines, baselines
 from builder.placement.planner.cells import MOST_DEVICES, Families, plan_in_cells
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.group import Device, Group, Shape, Stack
@@ -68,8 +68,9 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
     """
     slices = slices_of(fleet.traffic, seed)
     problem = problem_of(fleet, slices)
-    selection = searched(problem, seed, report)
-    alternatives = {OWN: judged(OWN, selection, problem, slices), **others(problem, slices)}
+    simple = baselines(problem)
+    selection = searched(problem, simple, seed, report)
+    alternatives = {OWN: judged(OWN, selection, problem, slices), **others(problem, simple, slices)}
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,
@@ -93,30 +94,30 @@ def problem_of(fleet: Fleet, slices: Slices) -> Problem:
     return problem
 
 
-def others(problem: Problem, slices: Slices) -> dict[str, Alternative]:
+def others(problem: Problem, simple: Baselines, slices: Slices) -> dict[str, Alternative]:
     """Judge what a plan is compared with."""
-    found = {str(name): judged(name, each, problem, slices) for name, each in baselines(problem).items()}
+    found = {str(name): judged(name, each, problem, slices) for name, each in simple.items()}
     if len(problem.devices) <= MOST_DEVICES:
         for name, loaded_bytes_per_s in ((FREE, None), (TIMED, round(MoveCosts().loaded_bytes_per_s))):
             found[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
     return found
 
 
-def searched(problem: Problem, seed: int, report: Report) -> Selection:
+def searched(problem: Problem, simple: Baselines, seed: int, report: Report) -> Selection:
     """Search for a placement of the whole fleet, or of a large one's cells, among which its roots are dealt.
 
     Where devices differ, what is best in each cell may be worse than a simple placement of the whole.
     """
     if len(problem.devices) <= MOST_DEVICES or is_to_be_pooled(problem):
-        return best_selection(problem, report).selection
+        return best_selection(problem, report, simple).selection
     roots = Families(np.arange(len(problem.models)), np.array(problem.demand), problem.traffic)
     whole = Selection((), ())
     shapes = problem.hop_us, problem.stage_counts
     for cell in plan_in_cells(problem.models, problem.devices, roots, seed, *shapes, report):
         whole = whole.beside(cell.selection)
     simulator = GroupSimulator(problem.traffic, problem.forms.times)
-    simple = [selection for selection in baselines(problem).values() if selection is not None]
-    return max((whole, *simple), key=lambda selection: simulator.play(selection.groups).attainment)
+    known = [selection for selection in simple.values() if selection is not None]
+    return max((whole, *known), key=lambda selection: simulator.play(selection.groups).attainment)
 
 
 def require_places(problem: Problem) -> None:

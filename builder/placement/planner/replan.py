@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from builder.placement.planner.aligning import aligned
+from builder.placement.planner.baselines import baselines
 from builder.placement.planner.change import Change, Moves, Step, groups_checksum
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.explaining_change import change_lines
@@ -42,7 +43,8 @@ def replan(
     slices = slices_of(fleet.traffic, seed)
     problem = problem_of(fleet, slices)
     before = selection_of(problem, previous.groups)
-    found = aligned(problem, searched(problem, seed, report), before)
+    simple = baselines(problem)
+    found = aligned(problem, searched(problem, simple, seed, report), before)
     ways = {BEFORE: judged(BEFORE, before, problem, slices), FOUND: judged(FOUND, found, problem, slices)}
     groups = named_as_before(previous.groups, groups_of(problem, found))
     change = _change(fleet, problem, previous.groups, groups, hysteresis)
@@ -50,7 +52,7 @@ def replan(
     moves = bool(change.steps) and (hysteresis.pays(change) or not fits)
     selection, groups = (found, groups) if moves else (before, previous.groups)
     own = replace(ways[FOUND if moves else BEFORE], name=OWN)
-    alternatives = {OWN: own, **ways, **others(problem, slices)}
+    alternatives = {OWN: own, **ways, **others(problem, simple, slices)}
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.placement.planner.baselines import baselines, everywhere, fits_everywhere
+from builder.placement.planner.baselines import Baselines, baselines, everywhere, fits_everywhere
 from builder.placement.planner.buckets import Bucket, bucketings, convoys, deals
 from builder.placement.planner.frames import framings, single_frames
 from builder.placement.planner.group import Device
@@ -20,15 +20,16 @@ _WORTH_STAGES = 0.002
 """The share of the requests that stages must gain: pool, then replicate, then split."""
 
 
-def best_selection(problem: Problem, report: Report = ignore) -> Selected:
+def best_selection(problem: Problem, report: Report = ignore, simple: Baselines | None = None) -> Selected:
     """Search for the placement that answers most requests in time.
 
-    Where models are to be pooled no search is needed: all stand everywhere.
+    Where models are to be pooled no search is needed: all stand everywhere. `simple` are the problem's baselines where
+    they are known.
     """
     judge = Selector(problem, range(len(problem.models)), problem.traffic)
     if is_to_be_pooled(problem):
         return judge.judged(everywhere(problem))
-    return _simplest([judge.judged(each) for each in _candidates(problem, report)])
+    return _simplest([judge.judged(each) for each in _candidates(problem, report, simple)])
 
 
 def is_to_be_pooled(problem: Problem) -> bool:
@@ -51,7 +52,7 @@ def _worst_first(selected: Selected) -> tuple[float, ...]:
     return tuple(-part for part in selected.score)
 
 
-def _candidates(problem: Problem, report: Report) -> list[Selection]:
+def _candidates(problem: Problem, report: Report, simple: Baselines | None) -> list[Selection]:
     """Return the best selection of each way to cut and deal, and what it is compared with: none of these beats it."""
     searched = _Search(problem)
     dealt = [(way, deal) for way in bucketings(problem) for deal in searched.deals(way)]
@@ -61,7 +62,8 @@ def _candidates(problem: Problem, report: Report) -> list[Selection]:
         report(Step("ways to deal the devices", number, len(dealt)))
     whole = Selector(problem, range(len(problem.models)), problem.traffic)
     found.append(whole.fast(single_frames(problem)).selection)
-    return [*(each for each in baselines(problem).values() if each is not None), *found]
+    simple = baselines(problem) if simple is None else simple
+    return [*(each for each in simple.values() if each is not None), *found]
 
 
 class _Search:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from backends.errors import InvalidArgumentError
+from builder.placement.planner import baselines as baselines_module
 from builder.placement.planner.baselines import baselines, everywhere, replicated
 from builder.placement.planner.group import Device
 from builder.placement.planner.group_simulator import GroupSimulator
@@ -19,7 +20,9 @@ from builder.placement.planner.plan_picture import draw_plan
 from builder.placement.planner.planner import Fleet, plan
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.replacing import replaced
+from builder.placement.planner.replan import replan
 from builder.placement.planner.search import best_selection
+from builder.placement.planner.selection import Selection
 from builder.placement.planner.slices import slices_of
 from builder.placement.planner.traffic import Traffic
 from placement_cases import devices, gamma_traffic, model_of, random_problem
@@ -197,6 +200,26 @@ def test_a_large_fleet_is_planned_in_cells() -> None:
     assert len({hosts[group.devices[0]] for group in made.groups_of("r0")}) > 1
     own = attainment(made, "this plan")
     assert own is not None and own > 0.98
+
+
+@pytest.mark.parametrize("num_devices", [4, 72])
+def test_baselines_are_made_once(num_devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells have some of their own, of fewer devices."""
+    models = [model_of(f"r{number}", 12_000, 640) for number in range(4)]
+    where = devices(num_devices, hosts=num_devices // 4)
+    fleet = fleet_of(models, where, bursty(models, 0.3, num_devices, seed=1, duration_s=2.0))
+    made: list[int] = []
+
+    def counted(problem: Problem) -> Selection:
+        made.append(len(problem.devices))
+        return replicated(problem)
+
+    monkeypatch.setattr(baselines_module, "replicated", counted)
+    first = plan(fleet)
+    assert made.count(num_devices) == 1
+    made.clear()
+    replan(fleet, first)
+    assert made.count(num_devices) == 1
 
 
 def test_the_same_question_has_the_same_answer() -> None:
