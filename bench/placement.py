@@ -3,8 +3,9 @@
 All of it is simulated by the fast group simulation, without batches: AlpaServe's Table 2 and its ablation; a grid of
 bursty traffic on devices that hold one and a half roots, fixed before the planner was written; with `--trace` the same
 for a recorded trace, played faster; small cases against the best of all placements; and a large fleet with a million
-tenants. On the grid, the trace and in the ablation placements are made for one traffic and judged by another of the
-same kind: of the trace for every second day, and by the others. The quick size plans a smaller fleet, and multiplies.
+tenants, for which all is timed that `hplm place` does with a traffic that it has read. On the grid, the trace and in
+the ablation placements are made for one traffic and judged by another of the same kind: of the trace for every second
+day, and by the others. The quick size plans a smaller fleet, and multiplies.
 
 `rate_over_replication_99` and `devices_saved_99` are the lesser of grid and trace.
 """
@@ -58,7 +59,7 @@ QUICK = Settings(
     (8,),
     12,
     1_500,
-    FleetSettings(64, families=640, requests_per_cell=8_000),
+    FleetSettings(128),
 )
 
 

@@ -1,17 +1,17 @@
-"""A large fleet: a million tenants in families, planned in cells; how long it takes, and in how much memory."""
+"""A large fleet with a million tenants, planned as `hplm place` does: how long it takes, and in how much memory."""
 
 from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.kit.placing.loads import devices, even_model
-from builder.placement.planner.cells import Families, plan_in_cells
 from builder.placement.planner.model import Model
+from builder.placement.planner.planner import Fleet, plan
 from builder.placement.planner.traffic import Traffic
 
 _ALONE_US, _SIZE_BYTES = 12_000, 1_000_000_000
@@ -26,32 +26,27 @@ _ASKED_DEVICES = 1_000
 class FleetSettings:
     num_devices: int
     tenants: int = 1_000_000
-    families: int = 10_000
     roots: int = 87
-    requests_per_cell: int = 30_000
+    recorded_s: float = 60.0
 
 
 def fleet_row(settings: FleetSettings, seed: int) -> dict[str, float]:
-    """Plan it once; the making of the traffic does not count, the pass over the tenants does."""
-    rng = np.random.default_rng(seed)
-    rates = rng.permutation(1.0 / np.arange(1, settings.tenants + 1))
-    family_of_tenant = rng.integers(settings.families, size=settings.tenants)
+    """Plan it once, with all that it is compared with; neither drawing its traffic counts nor reading a file of it."""
     models = tuple(even_model(f"r{number}", _ALONE_US, _SIZE_BYTES) for number in range(settings.roots))
     where = devices(settings.num_devices, round(_ROOTS_PER_DEVICE * _SIZE_BYTES), _PER_HOST)
+    traffic = traffic_of(settings, models, np.random.default_rng(seed))
+    fleet = Fleet(models, where, {model.root: model.root for model in models}, traffic)
     start_s = time.perf_counter()
-    weights = np.bincount(family_of_tenant, weights=rates, minlength=settings.families).astype(np.float64)
-    families = families_of(weights, settings, models, rng)
-    planned = plan_in_cells(models, where, families, seed)
+    made = plan(fleet, seed)
     taken_s = time.perf_counter() - start_s
     return {
         "devices": settings.num_devices,
         "tenants": settings.tenants,
-        "families": settings.families,
         "roots": settings.roots,
-        "cells": len(planned),
+        "requests": len(traffic),
         "seconds": taken_s,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        "in_time": float(np.mean([cell.attainment for cell in planned])),
+        "in_time": made.alternatives[0].attainment or 0.0,
     }
 
 
@@ -64,18 +59,14 @@ def fleet_figures(row: dict[str, float]) -> dict[str, float]:
     }
 
 
-def families_of(
-    weights: NDArray[np.float64],
-    settings: FleetSettings,
-    models: tuple[Model, ...],
-    rng: np.random.Generator,
-) -> Families:
-    """Draw a Poisson traffic of as many requests as the cells are to see, at the rate that loads the devices."""
-    own = rng.integers(settings.roots, size=settings.families)
+def traffic_of(settings: FleetSettings, models: Sequence[Model], rng: np.random.Generator) -> Traffic:
+    """Draw a Poisson traffic of tenants whose rates fall with their ranks, each with a root of its own choice."""
+    rates = rng.permutation(1.0 / np.arange(1, settings.tenants + 1))
+    root_of = rng.integers(settings.roots, size=settings.tenants)
+    weights = np.bincount(root_of, weights=rates, minlength=settings.roots)
     shares = weights / weights.sum()
-    busy_us = np.array([model.busy_us for model in models])[own]
+    busy_us = np.array([model.busy_us for model in models])
     rate_per_s = _LOAD * settings.num_devices * 1e6 / float((shares * busy_us).sum())
-    count = settings.requests_per_cell * max(1, settings.num_devices // 64)
-    arrived_us = np.sort(rng.random(count) * count / rate_per_s * 1e6).astype(np.int64)
-    requests = Traffic(arrived_us, rng.choice(settings.families, count, p=shares), arrived_us + _SLO_SCALE * _ALONE_US)
-    return Families(own, shares * rate_per_s * busy_us / 1e6, requests)
+    count = round(rate_per_s * settings.recorded_s)
+    arrived_us = np.sort(rng.random(count) * settings.recorded_s * 1e6).astype(np.int64)
+    return Traffic(arrived_us, rng.choice(settings.roots, count, p=shares), arrived_us + _SLO_SCALE * _ALONE_US)

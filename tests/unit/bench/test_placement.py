@@ -142,8 +142,8 @@ def test_the_ablation_compares_three_ways() -> None:
 
 
 def test_a_smaller_fleet_stands_for_a_large_one() -> None:
-    row = fleet_row(FleetSettings(16, tenants=20_000, families=100, roots=8, requests_per_cell=500), seed=1)
-    assert row["cells"] == 1 and row["in_time"] > 0.9
+    row = fleet_row(FleetSettings(16, tenants=20_000, roots=8, recorded_s=2.0), seed=1)
+    assert row["requests"] == 1_067 and row["in_time"] > 0.9
     figures = fleet_figures({**row, "seconds": 2.0})
     assert figures["plan_s_1000_gpus"] == 125 and figures["planned_devices"] == 16
 
