@@ -66,7 +66,7 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
     Raises:
         InvalidArgumentError: There is nothing to place or nowhere to, or a root that is asked for fits on no group.
     """
-    slices = slices_of(fleet.traffic, seed)
+    slices = slices_of(fleet.traffic, seed, len(fleet.devices))
     problem = problem_of(fleet, slices)
     simple = baselines(problem)
     selection = searched(problem, simple, seed, report)

@@ -40,7 +40,7 @@ def replan(
     hysteresis = hysteresis or Hysteresis()
     previous.check_home(fleet.fingerprints)
     previous.require_devices(fleet.devices)
-    slices = slices_of(fleet.traffic, seed)
+    slices = slices_of(fleet.traffic, seed, len(fleet.devices))
     problem = problem_of(fleet, slices)
     before = selection_of(problem, previous.groups)
     simple = baselines(problem)

@@ -1,4 +1,7 @@
-"""Which spans of a traffic a plan is made for, and which are held out to judge it: never the same ones."""
+"""Which spans of a traffic a plan is made for, and which are held out to judge it: never the same ones.
+
+A search sees a span whole, or pieces of it at its full rate, so that it meets bursts and drift wherever they are.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,17 @@ from itertools import pairwise
 
 import numpy as np
 
+from builder.placement.planner.cells import MOST_DEVICES
 from builder.placement.planner.traffic import Traffic, one_after_the_other
 
 _NUM_SPANS = 20
 _BUSIEST, _RANDOM = 3, 3
 MOST_REQUESTS = 30_000
-"""Of all spans that a search sees; a longer one is cut after its share of them, at its full rate."""
+"""Of all spans that a search sees, for each cell of devices; more where pieces would be too short."""
+PIECES = 4
+"""Of a span with more than its share of them."""
+_LEAST_PATIENCES = 5
+"""In the time that a request has, queues grow as long as they get: a shorter piece would show none."""
 _FEW_REQUESTS = 200
 
 
@@ -24,8 +32,12 @@ class Slices:
     held_out: Traffic | None
 
 
-def slices_of(traffic: Traffic, seed: int) -> Slices:
-    """Take the busiest spans and some random ones, and hold one of each kind out."""
+def slices_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Slices:
+    """Take the busiest spans and some random ones, and hold one of each kind out.
+
+    What a search sees has at most `MOST_REQUESTS` for each cell of devices, and for fast ones up to `PIECES` times as
+    many.
+    """
     if len(traffic) < _FEW_REQUESTS:
         return Slices(traffic, None)
     begin_us = int(traffic.arrived_us[0])
@@ -33,15 +45,28 @@ def slices_of(traffic: Traffic, seed: int) -> Slices:
     spans = [traffic.within(begin, end) for begin, end in pairwise(edges)]
     by_size = sorted((span for span in spans if len(span)), key=len, reverse=True)
     busiest, others = by_size[:_BUSIEST], by_size[_BUSIEST:]
-    order = np.random.default_rng(seed).permutation(len(others)).tolist()
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(others)).tolist()
     drawn = [others[place] for place in order[:_RANDOM]]
     # The second busiest: a plan that has seen the busiest span should stand a little less.
     held_out = [*busiest[1:2], *drawn[:1]]
     training = [*busiest[:1], *busiest[2:], *drawn[1:]]
-    share = MOST_REQUESTS // max(1, len(training))
-    seen = one_after_the_other([_first(each, share) for each in training])
+    share = -(-num_devices // MOST_DEVICES) * MOST_REQUESTS // max(1, len(training))
+    seen = one_after_the_other([piece for each in training for piece in _pieces(each, share, rng)])
     return Slices(seen, one_after_the_other(held_out) if held_out else None)
 
 
-def _first(traffic: Traffic, count: int) -> Traffic:
-    return Traffic(traffic.arrived_us[:count], traffic.models[:count], traffic.deadlines_us[:count])
+def _pieces(span: Traffic, share: int, rng: np.random.Generator) -> list[Traffic]:
+    """Cut a piece from a random place of each of a span's equal parts, unless it is within its share as a whole."""
+    if len(span) <= share:
+        return [span]
+    patience_us = float(np.median(span.deadlines_us - span.arrived_us))
+    least = int(_LEAST_PATIENCES * patience_us * len(span) / max(1, span.duration_us))
+    size = min(max(least, share // PIECES), share, len(span) // PIECES)
+    edges = np.linspace(0, len(span), PIECES + 1).astype(np.int64).tolist()
+    return [_part(span, int(rng.integers(begin, end - size + 1)), size) for begin, end in pairwise(edges)]
+
+
+def _part(traffic: Traffic, begin: int, size: int) -> Traffic:
+    kept = slice(begin, begin + size)
+    return Traffic(traffic.arrived_us[kept], traffic.models[kept], traffic.deadlines_us[kept])
