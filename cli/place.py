@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,6 +126,33 @@ class ChangeOptions:
         return Hysteresis(read_span_s(self.window, "--window"))
 
 
+@dataclass(frozen=True)
+class PictureOptions:
+    svg: Annotated[Path | None, typer.Option(help="Draw the plan there.")] = None
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="Draw there what the plan and the other ways answer on time at multiples of the load."),
+    ] = None
+
+    def require_folders(self) -> None:
+        for option, path in (("--svg", self.svg), ("--compare", self.compare)):
+            if path is not None and not path.parent.is_dir():
+                raise InvalidArgumentError(f"{path.parent}, where {option} is to be written, is no folder")
+
+    def loads(self) -> Sequence[float]:
+        from builder.placement.planner.judging import LOADS
+
+        return () if self.compare is None else LOADS
+
+    def draw(self, made: Plan) -> None:
+        from builder.placement.planner.comparison_picture import draw_comparison
+        from builder.placement.planner.plan_picture import draw_plan
+
+        for path, drawn in ((self.svg, draw_plan), (self.compare, draw_comparison)):
+            if path is not None:
+                path.write_text(drawn(made), encoding="utf-8")
+
+
 def register(app: typer.Typer) -> None:
     app.command(help=_HELP)(grouped(place))
 
@@ -133,18 +161,16 @@ def place(
     traffic: TrafficOptions,
     devices: DeviceOptions,
     change: ChangeOptions,
+    pictures: PictureOptions,
     seed: Annotated[int, typer.Option(min=0, help="Which parts of the traffic are kept apart to judge by.")] = 2024,
-    svg: Annotated[Path | None, typer.Option(help="Draw the plan there.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write none.")] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
     opened, registry = open_home(home)
-    if svg is not None and not svg.parent.is_dir():
-        raise InvalidArgumentError(f"{svg.parent}, where --svg is to be written, is no folder")
+    pictures.require_folders()
     from builder.export.in_force import exported_capacity, exported_dtype
     from builder.placement.planner.plan_file import plan_to_json, write_plan
-    from builder.placement.planner.plan_picture import draw_plan
     from builder.placement.planner.planner import plan
     from builder.placement.planner.recorded import recorded_fleet
     from builder.placement.planner.replan import replan
@@ -156,12 +182,12 @@ def place(
     dtype = exported_dtype(opened.repository)
     fleet = recorded_fleet(opened, registry, traffic.recorded(capacity), where, seed, *shapes, capacity, dtype)
     with progress_bars("placement") as report:
-        made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, hysteresis, seed, report)
+        searching = (seed, report, pictures.loads())
+        made = plan(fleet, *searching) if previous is None else replan(fleet, previous, hysteresis, *searching)
     is_written = not dry_run and (made.change is None or bool(made.change.steps))
     if is_written:
         write_plan(opened.placement, made)
-    if svg is not None:
-        svg.write_text(draw_plan(made), encoding="utf-8")
+    pictures.draw(made)
     if as_json:
         print_json(plan_to_json(made))
     else:

@@ -188,7 +188,7 @@ class _Played:
 
 
 def _problem(fleet: Fleet) -> Problem:
-    return problem_of(fleet, Slices(fleet.traffic, None))
+    return problem_of(fleet, Slices(fleet.traffic))
 
 
 def _steps(made: Plan) -> Sequence[Step]:

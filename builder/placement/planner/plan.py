@@ -19,12 +19,14 @@ class Alternative:
         attainment: Share of the requests that are answered in time; None where it does not fit.
         held_out: The same of requests that no search has seen; None where none were kept apart.
         mean_ms: Mean latency of what is answered; None where nothing is.
+        over_load: `held_out` at multiples of the load, in pairs; none where it was not asked for.
     """
 
     name: str
     attainment: float | None
     held_out: float | None = None
     mean_ms: float | None = None
+    over_load: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ def _alternative(stored: Fields) -> Alternative:
         return None if stored.value(name) is None else stored.number(name, 0.0, 1.0)
 
     mean_ms = None if stored.value("mean_ms") is None else stored.number("mean_ms", 0.0)
-    return Alternative(stored.text("name"), share("attainment"), share("held_out"), mean_ms)
+    over_load = tuple((load, share) for load, share in stored.numbers("over_load", 2)) if "over_load" in stored else ()
+    return Alternative(stored.text("name"), share("attainment"), share("held_out"), mean_ms, over_load)
 
 
 def _change(stored: Fields) -> Change:

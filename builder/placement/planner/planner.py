@@ -16,6 +16,7 @@ from builder.placement.planner.cells import MOST_DEVICES, Families, plan_in_cell
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.group_simulator import GroupSimulator
+from builder.placement.planner.judging import Judge
 from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.placeable import placeable
@@ -60,17 +61,18 @@ class Fleet:
         return json_checksum(parts)
 
 
-def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
-    """Search for a placement.
+def plan(fleet: Fleet, seed: int = 0, report: Report = ignore, loads: Sequence[float] = ()) -> Plan:
+    """Search for a placement; what it is compared with is also judged at multiples of the load.
 
     Raises:
-        InvalidArgumentError: There is nothing to place or nowhere to, or a root that is asked for fits on no group.
+        InvalidArgumentError: There is nothing to place or nowhere to, or a root that is asked for fits on no group; or
+            there are loads, and too few requests to hold some out.
     """
     slices = slices_of(fleet.traffic, seed, len(fleet.devices))
     problem = problem_of(fleet, slices)
-    simple = baselines(problem)
+    judge, simple = Judge(problem, slices, loads), baselines(problem)
     selection = searched(problem, simple, seed, report)
-    alternatives = {OWN: judged(OWN, selection, problem, slices), **others(problem, simple, slices)}
+    alternatives = {OWN: judge.judged(OWN, selection), **others(problem, simple, judge)}
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,
@@ -94,9 +96,9 @@ def problem_of(fleet: Fleet, slices: Slices) -> Problem:
     return problem
 
 
-def others(problem: Problem, simple: Baselines, slices: Slices) -> dict[str, Alternative]:
+def others(problem: Problem, simple: Baselines, judge: Judge) -> dict[str, Alternative]:
     """Judge what a plan is compared with."""
-    found = {str(name): judged(name, each, problem, slices) for name, each in simple.items()}
+    found = {str(name): judge.judged(name, each) for name, each in simple.items()}
     if len(problem.devices) <= MOST_DEVICES:
         for name, loaded_bytes_per_s in ((FREE, None), (TIMED, round(MoveCosts().loaded_bytes_per_s))):
             found[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
@@ -154,14 +156,3 @@ def _stacks(problem: Problem, number: int, num_stages: int) -> Sequence[Stack]:
     model, cut = problem.models[number], problem.forms.cuts[number][num_stages]
     spans = zip((0, *cut), cut, stage_sums(model.halves_bytes, cut), strict=False)
     return [Stack(model.root, *span, level=model.level, stage=stage) for stage, span in enumerate(spans)]
-
-
-def judged(name: str, selection: Selection | None, problem: Problem, slices: Slices) -> Alternative:
-    if selection is None:
-        return Alternative(name, None)
-    played = GroupSimulator(slices.training, problem.forms.times).play(selection.groups)
-    held_out = None
-    if slices.held_out is not None:
-        held_out = GroupSimulator(slices.held_out, problem.forms.times).play(selection.groups).attainment
-    mean_ms = played.mean_latency_us / 1e3 if played.is_met.any() else None
-    return Alternative(name, played.attainment, held_out, mean_ms)

@@ -13,8 +13,9 @@ from builder.placement.planner.explaining_change import change_lines
 from builder.placement.planner.group import Group
 from builder.placement.planner.group_simulator import GroupSimulator, Played
 from builder.placement.planner.hysteresis import Hysteresis
+from builder.placement.planner.judging import Judge
 from builder.placement.planner.plan import Plan
-from builder.placement.planner.planner import Fleet, groups_of, judged, others, problem_of, searched
+from builder.placement.planner.planner import Fleet, groups_of, others, problem_of, searched
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.room import Room
 from builder.placement.planner.selection import Frame, Selection
@@ -26,7 +27,12 @@ BEFORE, FOUND = "as it is placed", "best found"
 
 
 def replan(
-    fleet: Fleet, previous: Plan, hysteresis: Hysteresis | None = None, seed: int = 0, report: Report = ignore
+    fleet: Fleet,
+    previous: Plan,
+    hysteresis: Hysteresis | None = None,
+    seed: int = 0,
+    report: Report = ignore,
+    loads: Sequence[float] = (),
 ) -> Plan:
     """Search again, and return the better placement, or the one before where the change does not pay.
 
@@ -43,16 +49,16 @@ def replan(
     slices = slices_of(fleet.traffic, seed, len(fleet.devices))
     problem = problem_of(fleet, slices)
     before = selection_of(problem, previous.groups)
-    simple = baselines(problem)
+    judge, simple = Judge(problem, slices, loads), baselines(problem)
     found = aligned(problem, searched(problem, simple, seed, report), before)
-    ways = {BEFORE: judged(BEFORE, before, problem, slices), FOUND: judged(FOUND, found, problem, slices)}
+    ways = {BEFORE: judge.judged(BEFORE, before), FOUND: judge.judged(FOUND, found)}
     groups = named_as_before(previous.groups, groups_of(problem, found))
     change = _change(fleet, problem, previous.groups, groups, hysteresis)
     fits = _fits(problem, previous.groups, before)
     moves = bool(change.steps) and (hysteresis.pays(change) or not fits)
     selection, groups = (found, groups) if moves else (before, previous.groups)
     own = replace(ways[FOUND if moves else BEFORE], name=OWN)
-    alternatives = {OWN: own, **ways, **others(problem, simple, slices)}
+    alternatives = {OWN: own, **ways, **others(problem, simple, judge)}
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,

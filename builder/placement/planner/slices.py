@@ -6,6 +6,7 @@ A search sees a span whole, or pieces of it at its full rate, so that it meets b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -26,10 +27,19 @@ _FEW_REQUESTS = 200
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Attributes: `held_out` is None where there is too little traffic to keep any apart."""
+    """What a search sees, and the spans that are kept apart; none where there is too little traffic."""
 
     training: Traffic
-    held_out: Traffic | None
+    apart: tuple[Traffic, ...] = ()
+
+    @cached_property
+    def held_out(self) -> Traffic | None:
+        """The spans that are kept apart, one after the other."""
+        return one_after_the_other(self.apart) if self.apart else None
+
+    def held_out_at(self, load: float) -> Traffic:
+        """Return the same at a multiple of the load."""
+        return one_after_the_other([span.faster(load) for span in self.apart])
 
 
 def slices_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Slices:
@@ -39,7 +49,7 @@ def slices_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Slices:
     many.
     """
     if len(traffic) < _FEW_REQUESTS:
-        return Slices(traffic, None)
+        return Slices(traffic)
     begin_us = int(traffic.arrived_us[0])
     edges = np.linspace(begin_us, begin_us + traffic.duration_us + 1, _NUM_SPANS + 1).astype(np.int64).tolist()
     spans = [traffic.within(begin, end) for begin, end in pairwise(edges)]
@@ -53,7 +63,7 @@ def slices_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Slices:
     training = [*busiest[:1], *busiest[2:], *drawn[1:]]
     share = -(-num_devices // MOST_DEVICES) * MOST_REQUESTS // max(1, len(training))
     seen = one_after_the_other([piece for each in training for piece in _pieces(each, share, rng)])
-    return Slices(seen, one_after_the_other(held_out) if held_out else None)
+    return Slices(seen, tuple(held_out))
 
 
 def _pieces(span: Traffic, share: int, rng: np.random.Generator) -> list[Traffic]:

@@ -59,6 +59,11 @@ class Traffic:
         """Keep the requests that arrive in a span, whose end is not of it."""
         return self.kept((self.arrived_us >= begin_us) & (self.arrived_us < end_us))
 
+    def faster(self, times: float) -> Traffic:
+        """Return the same requests at a multiple of their rate; each has the same time to be answered."""
+        arrived_us = (self.arrived_us / times).astype(np.int64)
+        return Traffic(arrived_us, self.models, arrived_us + self.deadlines_us - self.arrived_us)
+
     def kept(self, kept: NDArray[np.bool_]) -> Traffic:
         return Traffic(self.arrived_us[kept], self.models[kept], self.deadlines_us[kept])
 

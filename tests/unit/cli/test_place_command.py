@@ -173,6 +173,19 @@ def test_profiles_that_say_nothing_of_these_devices_are_rejected(place: Run, hom
     assert "root 'tiny' has no cost model yet" in place("--devices", "2x16GB")
 
 
+def test_ways_to_place_are_drawn_over_the_load(place: Run, tmp_path: Path) -> None:
+    path = tmp_path / "ways.svg"
+    made = json.loads(place("--devices", "2x16GB", "--compare", str(path), "--json"))
+    assert [load for load, _ in made["alternatives"][0]["over_load"]] == [0.5, 1.0, 1.5, 2.0, 3.0, 4.0]
+    drawn = path.read_text()
+    assert drawn.startswith("<svg") and ">this plan<" in drawn and ">selective replication<" in drawn
+    assert "where --compare is to be written, is no folder" in place("--compare", str(tmp_path / "none" / "ways.svg"))
+    few = tmp_path / "few.csv"
+    few.write_text("time_s,hplm,deadline_ms\n0,acme/topic,50\n")
+    said = place("--devices", "2x16GB", "--compare", str(path), path=few)
+    assert said.startswith("hplm: the traffic has too few requests to hold some out")
+
+
 def export(home: Home, dtype: str) -> None:
     render_repository(home.repository, ExportSettings(upper_parameters={"dtype": dtype}))
 

@@ -37,7 +37,10 @@ PLAN = Plan(
     roots={"large": "aa", "base": "bb", "small": "cc"},
     verdict="large in 2 stages, the others on one device",
     decisions=("'large' takes 18 GB, more than a device has",),
-    alternatives=(Alternative("this plan", 0.97, 0.96, 12.5), Alternative("all everywhere", None)),
+    alternatives=(
+        Alternative("this plan", 0.97, 0.96, 12.5, ((0.5, 1.0), (2.0, 0.8))),
+        Alternative("all everywhere", None),
+    ),
     seed=3,
 )
 CHANGE = Change(
