@@ -139,6 +139,10 @@ class StorageFullError(HplmError):
     code = ErrorCode.UNAVAILABLE
 
 
+class NotWritableError(HplmError):
+    """A file or folder that this program has to write is read-only, or not this user's; the message says what to do."""
+
+
 class TrainingDataError(InvalidArgumentError):
     """A training file cannot be used; the message says where."""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 
-from backends.errors import CorruptFileError, StorageFullError, UnreadableFileError
+from backends.errors import CorruptFileError, NotWritableError, StorageFullError, UnreadableFileError
 from backends.file_lock import locked
 
 if TYPE_CHECKING:
@@ -33,6 +33,15 @@ _CHUNK_BYTES = 4 << 20
 _READABLE = 0o644
 # EFBIG is a limit on one file; a build meets it as a disk that takes no more.
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REMEDIES = {
+    errno.EROFS: "mount its file system for writing",
+    errno.EACCES: "let this user write there",
+    errno.EPERM: "let this user write there",
+    # A file stands where a folder has to be.
+    errno.EEXIST: "move it away",
+    errno.ENOTDIR: "move the file away that stands in the place of a folder",
+}
+"""Of what keeps a program from writing, whatever it writes."""
 
 
 def file_checksum(path: Path) -> str:
@@ -157,6 +166,50 @@ def read_errors_are_clear(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnreadableFileError(f"{error.filename or path} cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def write_errors_are_clear(path: Path, otherwise: str = "") -> Iterator[None]:
+    """Turn "read-only", "permission denied" and the like into one clear line that names the path.
+
+    Args:
+        path: What is written, where the file system does not say.
+        otherwise: What the user can do in place of making it writable, such as "or name another folder".
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REMEDIES:
+            raise
+        why = f"{error.filename or path} cannot be written: {error.strerror}; {_REMEDIES[error.errno]}"
+        raise NotWritableError(f"{why}, {otherwise}" if otherwise else why) from error
+
+
+def require_writable(path: Path, otherwise: str = "") -> None:
+    """Reject a file or folder that could not be written, before long work whose result is to lie there.
+
+    Args:
+        path: It need not exist yet, nor need the folders that it is in.
+        otherwise: As for `write_errors_are_clear`.
+
+    Raises:
+        NotWritableError: It is read-only, or not this user's.
+    """
+    with write_errors_are_clear(path, otherwise):
+        if (code := why_not_writable(path)) is not None:
+            raise OSError(code, os.strerror(code), str(path))
+
+
+def why_not_writable(path: Path) -> int | None:
+    """Return the error code of a write there, as far as that is known beforehand; None where nothing hinders it."""
+    found = path
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    if path != found and not found.is_dir():
+        return errno.ENOTDIR
+    if os.access(found, os.W_OK):
+        return None
+    return errno.EROFS if os.statvfs(found).f_flag & os.ST_RDONLY else errno.EACCES
 
 
 def remove_folder(path: Path) -> None:

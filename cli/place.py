@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backends.errors import InvalidArgumentError
+from backends.storage import require_writable, write_errors_are_clear
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_span_s
 from cli.session import open_home
@@ -37,6 +38,7 @@ its moves cost. The plan then has the steps, one host at a time, for 'hplm fleet
 
 
 _RESERVE = "1GB"
+_NOT_WRITTEN = "or see the plan without writing it by --dry-run"
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,9 @@ def place(
     from builder.placement.planner.replan import replan
     from builder.progress import progress_bars
 
+    if not dry_run:
+        require_writable(opened.placement.parent, _NOT_WRITTEN)
+
     previous, hysteresis = change.previous(), change.parsed()
     where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
     capacity = exported_capacity(opened.repository)
@@ -186,7 +191,8 @@ def place(
         made = plan(fleet, *searching) if previous is None else replan(fleet, previous, hysteresis, *searching)
     is_written = not dry_run and (made.change is None or bool(made.change.steps))
     if is_written:
-        write_plan(opened.placement, made)
+        with write_errors_are_clear(opened.placement, _NOT_WRITTEN):
+            write_plan(opened.placement, made)
     pictures.draw(made)
     if as_json:
         print_json(plan_to_json(made))

@@ -13,6 +13,7 @@ from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
+from backends.storage import require_writable
 from cli.export import export
 from cli.listening import INSECURE_VARIABLE, auth_of_run, require_code, require_guarded, who_may_ask
 from cli.options import RecordTrafficOption, read_span_s
@@ -135,6 +136,7 @@ def opened_for_callers(home: Path, listen: ListenOptions, run: RunOptions) -> tu
         auth = auth_of_run(opened.repository, run.auth)
         require_guarded(listen.address, asks_for_tokens=auth is Auth.TOKENS, is_insecure=listen.insecure)
         if not opened.repository.exists():
+            require_writable(opened.repository, "or export it where it can be written")
             export(home)
         require_code(opened.repository)
         return opened, who_may_ask(auth, registry)

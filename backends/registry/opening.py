@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sqlalchemy import inspect
+from sqlalchemy import URL, inspect
 
-from backends.errors import FormatVersionError, NotFoundError
+from backends.errors import FormatVersionError, NotFoundError, UnavailableError
 from backends.home import Home
-from backends.registry.database import NO_HOME_REMEDY, Database, clear_errors, parsed_url, require_file
+from backends.registry.database import NO_HOME_REMEDY, Database, clear_errors, is_sqlite, parsed_url, require_file
 from backends.registry.migration import migrate
 from backends.registry.rows import row_fields
 from backends.registry.schema import REGISTRY_FORMAT_VERSION, AuditEndRow, Base, State
+from backends.storage import why_not_writable
+
+_UNWRITABLE = ("unable to open database file", "readonly database")
+"""SQLite's words."""
 
 
 def open_database(home: Home, create: bool) -> Database:
@@ -24,7 +30,8 @@ def open_database(home: Home, create: bool) -> Database:
     else:
         require_file(parsed_url(home.registry_url), home)
     database = Database.connect(home.registry_url)
-    format_version = _format_version(database, home.path)
+    with _unwritable_file_is_named(parsed_url(home.registry_url)):
+        format_version = _format_version(database, home.path)
     if format_version is None:
         if not create:
             remedy = "put it back from a backup" if home.holds_models else "'hplm root add' fills it"
@@ -57,6 +64,24 @@ def _format_version(database: Database, path: Path) -> int | None:
                 f"this one reads up to {REGISTRY_FORMAT_VERSION}), so upgrade hplm"
             )
         return version
+
+
+@contextmanager
+def _unwritable_file_is_named(url: URL) -> Iterator[None]:
+    """SQLite says neither where it cannot write nor that it has to, to read a file in write-ahead mode."""
+    try:
+        yield
+    except UnavailableError as error:
+        if not is_sqlite(url) or not url.database or not any(words in str(error) for words in _UNWRITABLE):
+            raise
+        file = Path(url.database)
+        for path in (file, file.parent):
+            if (code := why_not_writable(path)) is not None:
+                raise UnavailableError(
+                    f"the registry cannot be reached: SQLite has to write {path} to read it, and cannot "
+                    f"({os.strerror(code)}); make it writable, or keep the registry in PostgreSQL"
+                ) from error
+        raise
 
 
 def _prepare(database: Database) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from backends.errors import ConflictError, HplmError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
+from backends.storage import write_errors_are_clear
 from builder.fleet.apply_journal import ApplyJournal
 from builder.fleet.control import order, require_here
 from builder.fleet.errors import NoFleetError
@@ -84,17 +85,19 @@ class FleetApply:
         Raises:
             ConflictError: Another apply is at work.
             NoFleetError: No fleet runs on the home.
+            NotWritableError: This user may not write in the fleet's folder.
             UnavailableError: The fleet runs on another machine.
         """
+        require_here(self._folder.running())
         with self._folder.applying():
             state = self._folder.running()
-            require_here(state)
+            self._journal = self._journal_of(state, restart)
             if self._folder.journal.exists():
                 self._report("going on with an apply that did not finish")
-            if placement is not None:
-                placement.write(self._folder.placement)
-            self._journal = self._journal_of(state, restart)
-            self._journal.write(self._folder.journal)
+            with write_errors_are_clear(self._folder.path):
+                if placement is not None:
+                    placement.write(self._folder.placement)
+                self._journal.write(self._folder.journal)
             yield
 
     def run(self, *, force: bool) -> list[str]:

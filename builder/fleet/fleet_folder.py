@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 from backends.errors import LockedError
 from backends.file_lock import locked
 from backends.home import Home
+from backends.storage import write_errors_are_clear
 from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.started_with import StartedWith
@@ -109,28 +110,37 @@ class FleetFolder:
 
         Raises:
             ConflictError: Another fleet runs on the home.
+            NotWritableError: This user may not write here.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        another = "another folder" if os.environ.get(LOCAL_VARIABLE) else "a folder of this machine"
         end = time.monotonic() + _CLAIM_S
         with ExitStack() as held:
-            while True:
-                try:
-                    held.enter_context(locked(self._lock, self._conflict()))
-                    break
-                except LockedError:
-                    if time.monotonic() > end:
-                        raise
-                time.sleep(_LOOK_AGAIN_S)
+            with write_errors_are_clear(self.path, f"or name {another} with {LOCAL_VARIABLE}"):
+                self.path.mkdir(parents=True, exist_ok=True)
+                while True:
+                    try:
+                        held.enter_context(locked(self._lock, self._conflict()))
+                        break
+                    except LockedError:
+                        if time.monotonic() > end:
+                            raise
+                    time.sleep(_LOOK_AGAIN_S)
             yield
 
-    def applying(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def applying(self) -> Iterator[None]:
         """Hold what lets one program apply at a time.
 
         Raises:
             ConflictError: Another one does.
+            NotWritableError: This user may not write here.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        return locked(self.path / ".apply.lock", f"another hplm fleet apply is at work on {self._home.path}")
+        conflict = f"another hplm fleet apply is at work on {self._home.path}"
+        with ExitStack() as held:
+            with write_errors_are_clear(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self.path / ".apply.lock", conflict))
+            yield
 
     @property
     def journal(self) -> Path:
@@ -214,7 +224,7 @@ class FleetFolder:
         if not self._lock.exists():
             return False
         try:
-            with locked(self._lock, "held"):
+            with write_errors_are_clear(self._lock), locked(self._lock, "held"):
                 return False
         except LockedError:
             return True

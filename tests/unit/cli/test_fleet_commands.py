@@ -77,6 +77,15 @@ def test_a_port_that_is_taken_is_named(run_hplm: Callable[..., str], tiny_home: 
             assert f"port {port} on 127.0.0.1 is in use by process {os.getpid()} (" in said and words in said
 
 
+def test_a_file_in_the_place_of_the_fleet_s_folder_is_named(run_hplm: Callable[..., str], tiny_home: Home) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    tiny_home.run.mkdir(exist_ok=True)
+    (tiny_home.run / "fleet").write_text("mine")
+    said = run_hplm("fleet", "serve", "--home", tiny_home.path, *FREE_PORTS)
+    assert f"{tiny_home.run}/fleet cannot be written: File exists; move it away, or name a folder" in said
+    assert (tiny_home.run / "fleet").read_text() == "mine"
+
+
 def test_a_missing_gateway_is_told_before_anything_starts(
     run_hplm: Callable[..., str], tiny_home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -143,6 +143,13 @@ def test_a_server_that_the_fleet_was_restarting_is_waited_for(tiny_home: Home, f
     assert fleet.restarted == []
 
 
+def test_a_damaged_journal_keeps_a_placement_from_being_written(tiny_home: Home, fleet: StandInFleet) -> None:
+    fleet.folder.journal.write_text("{}")
+    with pytest.raises(CorruptFileError, match=r"apply\.json"):
+        applied(tiny_home, FleetPlacement({"server-1": ()}))
+    assert not fleet.folder.placement.exists() and fleet.restarted == []
+
+
 def test_two_applies_at_once_are_rejected(tiny_home: Home, fleet: StandInFleet) -> None:
     with (
         FleetApply(tiny_home, print).begun(None, restart=True),

@@ -1,0 +1,68 @@
+"""Folders that a command cannot write, for root neither: mounted read-only, or without its rights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+Kind = Literal["mounted read-only", "not permitted"]
+REASONS: dict[Kind, str] = {
+    "mounted read-only": "cannot be written: Read-only file system; mount its file system for writing",
+    "not permitted": "cannot be written: Permission denied; let this user write there",
+}
+"""What a command says of a folder of each kind, after its path."""
+_MOUNT = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
+_MOUNTED = ["unshare", "-rm", "sh", "-c", _MOUNT, "sh"]
+_WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+_HPLM = str(Path(sys.executable).with_name("hplm"))
+_LIMIT_S = 120.0
+
+
+def run_read_only(
+    kind: Kind, folder: Path, *arguments: str | Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `hplm` where it cannot write into a folder; others still can, where that is only mounted so for it."""
+    before = [*_MOUNTED, str(folder)] if kind == "mounted read-only" else _without_rights()
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a user without rights cannot be made here, nor a read-only mount")
+    with _mode_of_folders(folder, 0o555 if kind == "not permitted" else 0o755):
+        return subprocess.run(
+            [*before, _HPLM, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_S,
+            env=os.environ | environment,
+        )
+
+
+def everything_in(folder: Path) -> dict[Path, tuple[int, int]]:
+    """The sizes and times of all files and folders."""
+    return {path: (found.st_size, found.st_mtime_ns) for path in folder.rglob("*") for found in [path.stat()]}
+
+
+def _without_rights() -> list[str]:
+    """Root may write everywhere, unless it gives that right up; other users have it not."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which(_WITHOUT_RIGHTS[0]) is None:
+        pytest.skip("needs setpriv of util-linux")
+    return _WITHOUT_RIGHTS
+
+
+@contextmanager
+def _mode_of_folders(folder: Path, mode: int) -> Iterator[None]:
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(mode)
+    yield
+    for path in folders:
+        path.chmod(0o755)
