@@ -64,13 +64,14 @@ class StandInFleet:
         self.entries[name] = replace(self.entries[name], state=state, reason=reason)
         self.write()
 
-    def write(self) -> None:
+    def write(self, health: str | None = None) -> None:
+        """Say who runs; `health` is another port than its own."""
         servers = list(self.entries.values())
         self.folder.write(
             FleetState(
                 pid=7,
                 host=socket.gethostname(),
-                health=self._health.url,
+                health=health or self._health.url,
                 gateway=GATEWAY,
                 servers=servers,
                 is_ordering=self.is_ordering,

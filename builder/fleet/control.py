@@ -15,6 +15,8 @@ from builder.fleet.fleet_folder import FleetState, ServerEntry
 from builder.serving.errors import BusyError
 
 Verb = Literal["drain", "restart"]
+_ANSWERS_S = 10.0
+"""For a fleet to answer at all, which one that hangs does not; an order itself may take minutes."""
 OF_GATEWAY = ("in_gateway", "requests", "errors", "open")
 """What the gateway alone knows of a server."""
 
@@ -32,19 +34,29 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
     if server not in {each.server for each in state.servers}:
         names = ", ".join(each.server for each in state.servers)
         raise NotFoundError(f"the fleet has no server {server!r}; it has {names}")
-    connection = http.client.HTTPConnection(state.health.removeprefix("http://"), timeout=state.order_limit_s)
+    _ask(state, "GET", "/livez", _ANSWERS_S)
+    status, content = _ask(state, "POST", f"/{verb}/{server}{'/force' if force else ''}", state.order_limit_s)
+    if status in (HTTPStatus.OK, HTTPStatus.GATEWAY_TIMEOUT):
+        return list(content.get("reasons", []))
+    error_type = BusyError if status == HTTPStatus.LOCKED else ConflictError
+    raise error_type(str(content.get("error", HTTPStatus(status).phrase)))
+
+
+def _ask(state: FleetState, method: str, path: str, timeout_s: float) -> tuple[int, dict[str, Any]]:
+    """Ask the fleet's health port.
+
+    Raises:
+        UnavailableError: It does not answer.
+    """
+    connection = http.client.HTTPConnection(state.health.removeprefix("http://"), timeout=timeout_s)
     try:
-        connection.request("POST", f"/{verb}/{server}{'/force' if force else ''}")
+        connection.request(method, path)
         response = connection.getresponse()
-        content: dict[str, Any] = json.loads(response.read())
+        return response.status, json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise UnavailableError(f"the fleet at {state.health} does not answer: {error}") from error
     finally:
         connection.close()
-    if response.status in (HTTPStatus.OK, HTTPStatus.GATEWAY_TIMEOUT):
-        return list(content.get("reasons", []))
-    error_type = BusyError if response.status == HTTPStatus.LOCKED else ConflictError
-    raise error_type(str(content.get("error", response.reason)))
 
 
 def require_here(state: FleetState) -> None:

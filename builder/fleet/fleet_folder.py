@@ -186,7 +186,8 @@ class FleetFolder:
         """
         state = self._read()
         if state is None or not self._is_held():
-            raise NoFleetError(f"no fleet runs on {self._home.path}; hplm fleet serve starts one")
+            last = f": the last one, process {state.pid} of {state.host}, has ended" if state is not None else ""
+            raise NoFleetError(f"no fleet runs on {self._home.path}{last}; hplm fleet serve starts one")
         return state
 
     @property
