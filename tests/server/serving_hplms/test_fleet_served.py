@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import re
 import subprocess
-import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -23,98 +16,11 @@ from tritonclient.utils import InferenceServerException
 
 from backends.home import Home
 from backends.server_folder import FOLDER_VARIABLE
-from builder.export.repository import render_repository
-from builder.export.settings import ExportSettings
 from builder.serving.run_folder import SHARED_MEMORY, shm_prefix
-from hplm_client import HplmClient
 from living_processes import living
+from served_fleet import FREE_PORTS, HPLM, PATIENCE_S, Fleet, Load, export, fleet_of_two
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
-HPLM = str(Path(sys.executable).with_name("hplm"))
-FREE_PORTS = ("--http", "0", "--grpc", "0", "--health-port", "0", "--first-port", "0")
-HPLMS = ("acme/topic", "globex/topic", "initech/mood")
-_PATIENCE_S = 90.0
-
-
-@dataclass
-class Fleet:
-    home: Home
-    process: subprocess.Popen[str]
-    urls: tuple[str, str]
-
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [HPLM, "fleet", *arguments, "--home", str(self.home.path)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
-
-    def servers(self) -> list[dict]:
-        return json.loads(self.command("status", "--json").stdout)["servers"]
-
-    def drain(self, name: str, *options: str) -> None:
-        """Drain a server as soon as the other one is ready, which a busy machine may delay."""
-        end = time.monotonic() + _PATIENCE_S
-        while (done := self.command("drain", name, *options)).returncode != 0:
-            assert done.returncode == 4 and time.monotonic() < end, f"{done.stderr}{self.said()}"
-            time.sleep(0.5)
-
-    def wait_until_restarted(self, name: str) -> None:
-        end = time.monotonic() + _PATIENCE_S
-        while not any(each["server"] == name and each["restarts"] and each["in_gateway"] for each in self.servers()):
-            assert time.monotonic() < end, self.said()
-            time.sleep(0.2)
-
-    def said(self) -> str:
-        return (self.home.path / "stderr").read_text()
-
-
-@dataclass
-class Load:
-    """Callers of both protocols, who ask without pause and never repeat a request themselves."""
-
-    urls: tuple[str, str]
-    outcomes: Counter[str] = field(default_factory=Counter)
-    _stopping: threading.Event = field(default_factory=threading.Event)
-
-    def __enter__(self) -> Load:
-        self._threads = [threading.Thread(target=self._ask, args=(url, hplm)) for url in self.urls for hplm in HPLMS]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self, url: str, hplm: str) -> None:
-        with HplmClient(url, retries=0) as client:
-            while not self._stopping.wait(0.02):
-                try:
-                    answer = client.infer(hplm, "my cat is lovely")
-                    self.outcomes["answered" if answer.hplm == hplm else f"{answer.hplm} answered for {hplm}"] += 1
-                except Exception as error:
-                    self.outcomes[f"{type(error).__name__}: {error}"] += 1
-
-
-@contextlib.contextmanager
-def fleet_of_two(home: Home) -> Iterator[Fleet]:
-    command = [HPLM, "fleet", "serve", "--home", str(home.path), "--servers", "2", *FREE_PORTS]
-    with (home.path / "stderr").open("w") as err:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
-    try:
-        assert process.stdout is not None
-        ready = next((line for line in process.stdout if line.startswith("ready:")), None)
-        assert ready is not None, (home.path / "stderr").read_text()
-        grpc_url, http_url, *_ = re.findall(r"(?:grpc|http)://[\d.:]+", ready)
-        yield Fleet(home, process, (grpc_url, http_url))
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def export(home: Home, **more: str) -> None:
-    parameters = {"dtype": "fp32", "slots": "4", "threads": "1", **more}
-    settings = ExportSettings(lower_instances=1, lower_parameters={"dtype": "fp32"}, upper_parameters=parameters)
-    render_repository(home.repository, settings)
 
 
 @pytest.fixture
@@ -183,7 +89,7 @@ def nothing_is_left_after_a_stop(fleet: Fleet) -> None:
     before = psutil.Process(fleet.process.pid).children(recursive=True)
     folders = {Path(each.environ().get(FOLDER_VARIABLE, "")) for each in before if each.name() == "tritonserver"}
     fleet.process.terminate()
-    assert fleet.process.wait(_PATIENCE_S) == 0
+    assert fleet.process.wait(PATIENCE_S) == 0
     said = fleet.said()
     assert said.rindex("server-1: stopped") < said.index("server-2: stopping") < said.rindex("server-2: stopped")
     assert not living(before)
