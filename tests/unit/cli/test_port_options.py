@@ -43,9 +43,14 @@ def test_ports_of_a_server_that_cannot_be(
     ],
 )
 def test_ports_of_a_fleet_that_cannot_be(
-    run_hplm: Callable[..., str], tiny_home: Home, options: tuple[str, ...], message: str
+    run_hplm: Callable[..., str],
+    tiny_home: Home,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    message: str,
 ) -> None:
     render_repository(tiny_home.repository, ExportSettings())
+    capsys.readouterr()  # the first export of a run says that it builds the plugin
     assert run_hplm("fleet", "serve", "--home", tiny_home.path, *options).startswith(f"hplm: {message}")
 
 
