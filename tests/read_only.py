@@ -30,9 +30,7 @@ def run_read_only(
     kind: Kind, folder: Path, *arguments: str | Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `hplm` where it cannot write into a folder; others still can, where that is only mounted so for it."""
-    before = [*_MOUNTED, str(folder)] if kind == "mounted read-only" else _without_rights()
-    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("a user without rights cannot be made here, nor a read-only mount")
+    before = mounted_read_only(folder) if kind == "mounted read-only" else _without_rights()
     with _mode_of_folders(folder, 0o555 if kind == "not permitted" else 0o755):
         return subprocess.run(
             [*before, _HPLM, *map(str, arguments)],
@@ -44,6 +42,11 @@ def run_read_only(
         )
 
 
+def mounted_read_only(folder: Path) -> list[str]:
+    """What stands before a command for which alone a folder is mounted read-only."""
+    return _possible([*_MOUNTED, str(folder)])
+
+
 def everything_in(folder: Path) -> dict[Path, tuple[int, int]]:
     """The sizes and times of all files and folders."""
     return {path: (found.st_size, found.st_mtime_ns) for path in folder.rglob("*") for found in [path.stat()]}
@@ -53,9 +56,15 @@ def _without_rights() -> list[str]:
     """Root may write everywhere, unless it gives that right up; other users have it not."""
     if os.geteuid() != 0:
         return []
-    if shutil.which(_WITHOUT_RIGHTS[0]) is None:
-        pytest.skip("needs setpriv of util-linux")
-    return _WITHOUT_RIGHTS
+    return _possible(_WITHOUT_RIGHTS)
+
+
+def _possible(before: list[str]) -> list[str]:
+    if shutil.which(before[0]) is None:
+        pytest.skip(f"needs {before[0]} of util-linux")
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{before[0]} is not allowed here")
+    return before
 
 
 @contextmanager

@@ -107,8 +107,9 @@ class Load:
 
 
 @contextlib.contextmanager
-def fleet_of_two(home: Home) -> Iterator[Fleet]:
-    command = [HPLM, "fleet", "serve", "--home", str(home.path), "--servers", "2", *FREE_PORTS]
+def fleet_of_two(home: Home, before: Sequence[str] = ()) -> Iterator[Fleet]:
+    """Serve a home; the words `before` stand before the command."""
+    command = [*before, HPLM, "fleet", "serve", "--home", str(home.path), "--servers", "2", *FREE_PORTS]
     with (home.path / "stderr").open("w") as err:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
     try:

@@ -182,6 +182,7 @@ class FleetFolder:
 
         Raises:
             NoFleetError: None does.
+            NotWritableError: One seems to, and this user may not look at its lock.
             PermissionError: The folder is another user's.
         """
         state = self._read()

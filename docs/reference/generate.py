@@ -39,7 +39,7 @@ VARIABLES = {
     "HPLM_INSECURE": "`1`: `hplm serve` and `hplm fleet serve` listen beyond this machine without tokens",
     "HPLM_REGISTRY_URL": "the [registry](../how-to/use-postgresql.md) of every command, and of a server; without it "
     "the home's own file",
-    "HPLM_LOCAL": "a folder of this machine's own for `hplm fleet`, where several machines share a home",
+    "HPLM_LOCAL": "a folder of this machine's own for `hplm fleet`, where machines share a home or it is read-only",
     "HPLM_URL": "the server of `hplm infer`, of `hplm loadtest`, of `HplmClient()` and of Locust users",
     "HPLM_TOKEN": "the token of `HplmClient()`, of `hplm infer` and of load tests",
     "HPLM_TOKEN_FILE": "a file with that token, where HPLM_TOKEN is not set",
