@@ -42,6 +42,11 @@ class Home:
         return self.path / "traffic"
 
     @property
+    def audits(self) -> Path:
+        """Which ladders have promised too much; all of it can be deleted at any time, and servers find out again."""
+        return self.path / "audits"
+
+    @property
     def states(self) -> Path:
         """Texts after the lower model, kept between tunings; all of it can be deleted at any time."""
         return self.path / "cache" / "states"

@@ -186,17 +186,18 @@ def write_errors_are_clear(path: Path, otherwise: str = "") -> Iterator[None]:
 
 
 def require_writable(path: Path, otherwise: str = "") -> None:
-    """Reject a file or folder that could not be written, before long work whose result is to lie there.
+    """Reject a folder that nothing could be written to, before long work whose result is to lie there.
 
     Args:
-        path: It need not exist yet, nor need the folders that it is in.
+        path: The folder, which need not exist yet, nor need those that it is in.
         otherwise: As for `write_errors_are_clear`.
 
     Raises:
         NotWritableError: It is read-only, or not this user's.
     """
     with write_errors_are_clear(path, otherwise):
-        if (code := why_not_writable(path)) is not None:
+        code = errno.ENOTDIR if path.exists() and not path.is_dir() else why_not_writable(path)
+        if code is not None:
             raise OSError(code, os.strerror(code), str(path))
 
 
@@ -207,7 +208,7 @@ def why_not_writable(path: Path) -> int | None:
         found = found.parent
     if path != found and not found.is_dir():
         return errno.ENOTDIR
-    if os.access(found, os.W_OK):
+    if os.access(found, os.W_OK | os.X_OK if found.is_dir() else os.W_OK):
         return None
     return errno.EROFS if os.statvfs(found).f_flag & os.ST_RDONLY else errno.EACCES
 

@@ -140,6 +140,8 @@ class PictureOptions:
         for option, path in (("--svg", self.svg), ("--compare", self.compare)):
             if path is not None and not path.parent.is_dir():
                 raise InvalidArgumentError(f"{path.parent}, where {option} is to be written, is no folder")
+            if path is not None:
+                require_writable(path.parent, f"or name another one with {option}")
 
     def loads(self) -> Sequence[float]:
         from builder.placement.planner.judging import LOADS

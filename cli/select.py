@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from builder.requests.levels import LadderTarget
 
 
+_FAILED_BEFORE = (
+    "this is the very ladder that has failed a server's audit, so texts go on through all layers; select it from texts "
+    "like those that are asked for today"
+)
+
+
 def register(app: typer.Typer) -> None:
     app.command()(grouped(select))
 
@@ -111,13 +117,11 @@ def _show(home: Home, registry: Registry, id: str | None, svg: Path | None, as_j
 
 def _shown(home: Home, entry: HplmEntry) -> dict[str, Any]:
     """Say which levels a version has, and whether a server's audit has found that its ladder promises too much."""
-    from backends.adapters.failed_audit import read_failed_audit
+    from backends.engine.failed_audits import noted_failures
     from builder.levels.selecting import levels_of
 
-    noted = read_failed_audit(home.path / entry.folder)
-    if noted is None:
-        return levels_of(entry)
-    return levels_of(entry) | {"audit": f"failed: {noted.get('different', '?')} of {noted.get('texts', '?')} differed"}
+    found = [f"{noted.get('different', '?')} of {noted.get('texts', '?')}" for noted in noted_failures(home, entry)]
+    return levels_of(entry) | ({"audit": f"failed: {' and '.join(found)} differed"} if found else {})
 
 
 def _print_levels(told: dict[str, Any], profile: Profile | None, svg: Path | None, as_json: bool) -> None:
@@ -157,6 +161,7 @@ def _files(
 
 def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selection:
     """Select for one hPLM, and say on stderr what the user has to know."""
+    from backends.engine.failed_audits import noted_failures
     from builder.levels.selecting import select_ladder
     from builder.levels.served_stack import served_stack
 
@@ -167,6 +172,8 @@ def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selecti
         typer.echo(found.reason, err=True)
     for warning in found.warnings:
         typer.echo(warning, err=True)
+    if found.ladder is not None and noted_failures(home, found.entry):
+        typer.echo(_FAILED_BEFORE, err=True)
     if found.entry.version != before:
         typer.echo(f"'{command_on(home, f'hplm rollback {selecting.id}')}' goes back to version {before}", err=True)
     warn_of_missing(home)

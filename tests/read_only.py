@@ -69,9 +69,11 @@ def _possible(before: list[str]) -> list[str]:
 
 @contextmanager
 def _mode_of_folders(folder: Path, mode: int) -> Iterator[None]:
-    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
-    for path in folders:
-        path.chmod(mode)
-    yield
-    for path in folders:
-        path.chmod(0o755)
+    before = {path: path.stat().st_mode for path in (folder, *folder.rglob("*")) if path.is_dir()}
+    try:
+        for path in before:
+            path.chmod(mode)
+        yield
+    finally:
+        for path, mode_before in before.items():
+            path.chmod(mode_before)

@@ -23,7 +23,8 @@ class StandInFleet:
     """Restarts at once; `restarted` are its servers in the order of their restarts.
 
     `failing` are servers that do not come back; `before_restart` is called with the name of each that is stopped;
-    `is_ordering` says that another order is at work, and `order_limit_s` how long one takes at most.
+    `is_ordering` says that another order is at work, and `order_limit_s` how long one takes at most. `why_it_hangs` is
+    what its health port says of its loop.
     """
 
     def __init__(self, home: Home, count: int) -> None:
@@ -31,6 +32,7 @@ class StandInFleet:
         self.restarted: list[str] = []
         self.failing: set[str] = set()
         self.is_ordering = False
+        self.why_it_hangs: list[str] = []
         self.order_limit_s = LIMIT_S
         self.before_restart: Callable[[str], None] = lambda _: None
         self._pid = 100
@@ -46,7 +48,8 @@ class StandInFleet:
             for name in self._names
             for is_forced in (False, True)
         }
-        self._health = HealthPort("127.0.0.1", None, {}, orders)
+        probes = {"/livez": lambda: Verdict(not self.why_it_hangs, self.why_it_hangs)}
+        self._health = HealthPort("127.0.0.1", None, probes, orders)
         self._resources.callback(self._health.close)
         for name in self._names:
             self.entries[name] = self._started(name)

@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from backends.adapters.bank import HplmArtifact, read_artifact, state_of, weights_path
-from backends.adapters.failed_audit import read_failed_audit
 from backends.adapters.ladder import read_ladder
 from backends.adapters.student_adapters import read_student_adapters
 from backends.errors import FileError, presentable
@@ -45,7 +44,7 @@ class HostBank:
     Args:
         home: Home that holds the bank.
         is_known: Whether requests may still come for the version with a key.
-        on_failed_audit: Told the key of a version whose ladder failed the audit of another server, or before a restart.
+        on_ladder: Called for a version that was mapped with a ladder.
         max_mapped: Largest number of mapped versions.
         unmap_every_s: Shortest time between two searches for unknown versions.
     """
@@ -54,13 +53,13 @@ class HostBank:
         self,
         home: Home,
         is_known: Callable[[int], bool],
-        on_failed_audit: Callable[[int], None] = lambda _: None,
+        on_ladder: Callable[[HplmEntry], None] = lambda _: None,
         max_mapped: int = MAX_MAPPED,
         unmap_every_s: float = UNMAP_EVERY_S,
     ) -> None:
         self._home = home
         self._is_known = is_known
-        self._on_failed_audit = on_failed_audit
+        self._on_ladder = on_ladder
         self._max_mapped = max_mapped
         self._unmap_every_s = unmap_every_s
         self._unmapped_s = time.monotonic()
@@ -90,8 +89,8 @@ class HostBank:
             artifact = self._map(entry, root_fingerprint, hidden_size)
             artifact = _with_ladder(artifact, self._home.path / entry.folder, num_layers)
             (self._without_ladder.add if artifact.ladder is None else self._without_ladder.discard)(entry.key)
-            if artifact.ladder is not None and read_failed_audit(self._home.path / entry.folder) is not None:
-                self._on_failed_audit(entry.key)
+            if artifact.ladder is not None:
+                self._on_ladder(entry)
         self._require_readable(entry, artifact)
         with self._lock:
             self._mapped[entry.key] = artifact

@@ -10,7 +10,7 @@ Usage:
     if audit.mark(job): …                         # when the row is answered early
     audit.note(job, ladder, is_same)              # after the batch
     audit.has_failed(job.hplm_key)
-    audit.remember(hplm_key)                      # an earlier server's finding
+    audit.recall(entry)                           # once its ladder is known: what an earlier server found
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import logging
 import math
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import xxhash
 
 from backends.adapters.ladder import Ladder
+from backends.engine.failed_audits import FailedAudits
 from backends.engine.job import Job
 from backends.registry.entries import HplmEntry
 from backends.wire import AUTO
@@ -44,7 +44,6 @@ _HASHES = 1 << 64
 _SLOTS = 4096
 """An audit also begins anew once half of them are set, as texts with equal marks are passed over."""
 _MOST_ROUNDS = 10_000
-KeepFailure = Callable[[HplmEntry, int, int], None]
 
 
 def evidence(texts: int, different: int, allowed: float) -> float:
@@ -87,12 +86,12 @@ class Audit:
     """Compares early answers with full ones, for each hPLM version. Safe among threads.
 
     Args:
-        keep: Given the version that failed, compared texts and different answers; so that servers to come know.
+        failures: Those of earlier servers, and where this one's are kept.
         share: Share of different texts that go on.
     """
 
-    def __init__(self, keep: KeepFailure = lambda *_: None, share: float = SHARE) -> None:
-        self._keep = keep
+    def __init__(self, failures: FailedAudits, share: float = SHARE) -> None:
+        self._failures = failures
         self._below = share * _HASHES
         self._rounds: OrderedDict[int, _Round] = OrderedDict()
         """By version, the one that was used last at the end."""
@@ -113,9 +112,17 @@ class Audit:
     def has_failed(self, hplm_key: int) -> bool:
         return hplm_key in self._failed
 
-    def remember(self, hplm_key: int) -> None:
-        """Take over what another server found, or this one before a restart."""
-        self._failed.add(hplm_key)
+    def recall(self, entry: HplmEntry) -> None:
+        """Take over what another server found of a version's ladder, or this one before a restart."""
+        if entry.key not in self._failed and entry in self._failures:
+            self._failed.add(entry.key)
+            LOGGER.warning(
+                "hPLM %s version %d answers by all its layers: its ladder has failed the audit before; "
+                "'hplm select %s' makes another one",
+                entry.id,
+                entry.version,
+                entry.id,
+            )
 
     def takes(self, job: Job, ladder: Ladder) -> bool:
         """Whether a row goes on if it is answered early; a text is compared once a round.
@@ -149,13 +156,17 @@ class Audit:
             return
         with self._lock:
             self._counts["same" if is_same else "different"] += 1
+            if self.has_failed(job.hplm_key):  # it has run in the same batch as the row that settled it
+                return
             state = self._round(job.hplm_key)
             state.texts += 1
             state.different += not is_same
-            if evidence(state.texts, state.different, allowed) >= _LEAST_EVIDENCE:
-                self._fail(job, state, allowed)
-            else:
+            if evidence(state.texts, state.different, allowed) < _LEAST_EVIDENCE:
                 self._end(job.hplm_key, state)
+                return
+            self._failed.add(job.hplm_key)
+            del self._rounds[job.hplm_key]
+        self._tell(job.entry, state, allowed)
 
     def _round(self, hplm_key: int) -> _Round:
         """Return a version's round; so many are kept that versions of the past go."""
@@ -169,11 +180,7 @@ class Audit:
         if state.is_over:
             del self._rounds[hplm_key]
 
-    def _fail(self, job: Job, state: _Round, allowed: float) -> None:
-        self._failed.add(job.hplm_key)
-        del self._rounds[job.hplm_key]
-        entry = job.entry
-        self._keep(entry, state.texts, state.different)
+    def _tell(self, entry: HplmEntry, state: _Round, allowed: float) -> None:
         LOGGER.warning(
             "hPLM %s version %d answers by all its layers from now on: %d of %d early answers differ from those of all "
             "layers, where at most %.1f %% may; 'hplm select %s' makes another ladder",
@@ -184,6 +191,8 @@ class Audit:
             100 * allowed,
             entry.id,
         )
+        noting = (entry, state.texts, state.different)
+        threading.Thread(target=self._failures.note, args=noting, daemon=True).start()  # a slow disk holds up no batch
 
     def _allowed(self, ladder: Ladder) -> float | None:
         """Return the share of early answers that may differ; None where a ladder says nothing that could be tested."""

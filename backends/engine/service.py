@@ -7,18 +7,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from backends.adapters.failed_audit import note_failed_audit
 from backends.adapters.host_bank import HostBank
 from backends.ending import leave_failed
 from backends.engine.audit import Audit
 from backends.engine.cold_start import ColdStartQueue
 from backends.engine.costs import EngineCosts
+from backends.engine.failed_audits import FailedAudits
 from backends.engine.job import Job
 from backends.engine.loaded_stacks import LoadedStacks
 from backends.engine.loop import RUN, ServeLoop
@@ -147,8 +146,8 @@ class UpperService:
         self._gate = gate or TicketGate()
         self._settings = settings
         admission = admission.with_live(snapshot.quotas.weights, snapshot.quotas.waiting_rows)
-        self.audit = Audit(partial(note_failed_audit, home))
-        self._host_bank = HostBank(home, snapshot.knows, self.audit.remember)
+        self.audit = Audit(FailedAudits(home, settings.dtype))
+        self._host_bank = HostBank(home, snapshot.knows, self.audit.recall)
         self._snapshot = snapshot
         threads = torch.get_num_threads() if threads is None else threads
         engine = EngineSettings(settings, capacity, threads)

@@ -20,7 +20,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.storage import write_errors_are_clear
 from builder.fleet.apply_journal import ApplyJournal
-from builder.fleet.control import order, require_here
+from builder.fleet.control import order, require_alive, require_here
 from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
@@ -91,6 +91,7 @@ class FleetApply:
         require_here(self._folder.running())
         with self._folder.applying():
             state = self._folder.running()
+            require_here(state)
             self._journal = self._journal_of(state, restart)
             if self._folder.journal.exists():
                 self._report("going on with an apply that did not finish")
@@ -200,6 +201,7 @@ class FleetApply:
             busy = [f"{each.server} is {each.state}" for each in state.servers if each.state in _BUSY]
             if not busy and not state.is_ordering:
                 return state
+            require_alive(state)
             if time.monotonic() - began > state.order_limit_s:
                 raise UnavailableError(f"the fleet is not done with another order{''.join(map(': {}'.format, busy))}")
             time.sleep(_POLL_S)

@@ -34,12 +34,24 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
     if server not in {each.server for each in state.servers}:
         names = ", ".join(each.server for each in state.servers)
         raise NotFoundError(f"the fleet has no server {server!r}; it has {names}")
-    _ask(state, "GET", "/livez", _ANSWERS_S)
+    require_alive(state)
     status, content = _ask(state, "POST", f"/{verb}/{server}{'/force' if force else ''}", state.order_limit_s)
     if status in (HTTPStatus.OK, HTTPStatus.GATEWAY_TIMEOUT):
         return list(content.get("reasons", []))
     error_type = BusyError if status == HTTPStatus.LOCKED else ConflictError
     raise error_type(str(content.get("error", HTTPStatus(status).phrase)))
+
+
+def require_alive(state: FleetState) -> None:
+    """Reject a fleet that hangs.
+
+    Raises:
+        UnavailableError: Its health port does not answer, or says that the fleet's loop does nothing any more.
+    """
+    status, content = _ask(state, "GET", "/livez", _ANSWERS_S)
+    if status != HTTPStatus.OK:
+        why = "; ".join(content.get("reasons", [])) or HTTPStatus(status).phrase
+        raise UnavailableError(f"the fleet at {state.health} hangs: {why}")
 
 
 def _ask(state: FleetState, method: str, path: str, timeout_s: float) -> tuple[int, dict[str, Any]]:

@@ -14,6 +14,7 @@ from backends.engine.audit import Audit
 from backends.engine.defaults import LAYOUT
 from backends.engine.encoder_stack import EncoderStack
 from backends.engine.exits import NEVER
+from backends.engine.failed_audits import FailedAudits
 from backends.engine.job import Answer, Job
 from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.stack_protocol import Outcome
@@ -57,7 +58,8 @@ class ProfiledEngine:
         self._may_leave = self.stack.num_layers > 1 and settings.layout == LAYOUT
         artifacts = [read_artifact(home.path / entry.folder, folder.fingerprint) for entry in live]
         self._kinds = list(zip(live, [self._laddered(artifact) for artifact in artifacts], strict=True))
-        self._serving = EncoderStack(StackKey(root), self.stack, self._artifact, Audit(share=0.0))
+        audit = Audit(FailedAudits(home, settings.dtype), share=0.0)
+        self._serving = EncoderStack(StackKey(root), self.stack, self._artifact, audit)
         self._generator = torch.Generator().manual_seed(seed)
 
     def run(self, planned: PlannedBatch) -> Sample:

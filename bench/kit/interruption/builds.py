@@ -142,6 +142,8 @@ class Selections:
         if made.version == self._live.version:
             return float("inf")
         first = self._first = self._first or made
+        if _measured(first) != _measured(made):
+            return float("inf")
         return folder_difference(*(self._home.path / entry.folder for entry in (first, made)))
 
 

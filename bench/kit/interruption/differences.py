@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 _NAMES_ITS_BUILD = ("name", "hplm", "checksum")
 
@@ -29,7 +30,9 @@ def _difference(one: Path, two: Path) -> float:
             return _largest(*(np.fromfile(path, np.float16) for path in (one, two)))
         case ".safetensors":
             ours, theirs = load_file(one), load_file(two)
-            return max(_largest(ours[name], theirs[name]) for name in ours)
+            if ours.keys() != theirs.keys():
+                return float("inf")
+            return max(_largest(ours[name].double().numpy(), theirs[name].double().numpy()) for name in ours)
         case ".sums":
             return 0.0  # they follow from the file beside them
         case _:
@@ -45,4 +48,5 @@ def _content(path: Path) -> dict[str, Any]:
 def _largest(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> float:
     if one.shape != two.shape:
         return float("inf")
-    return float(np.abs(one.astype(np.float64) - two).max(initial=0))
+    largest = float(np.abs(one.astype(np.float64) - two).max(initial=0))
+    return float("inf") if math.isnan(largest) else largest

@@ -22,7 +22,7 @@ def draw_comparison(plan: Plan) -> str:
     canvas.text(28, 36, "On time over the load", size=18, bold=True)
     canvas.text(28, 58, "held-out requests, by simulation", size=13, ink="quiet")
     _draw_axes(canvas, [load for load, _ in ways[0].over_load], most)
-    for number, (way, (dashes, curve)) in enumerate(zip(ways, _LINES, strict=False)):
+    for number, (way, (dashes, curve)) in enumerate(zip(ways, _LINES[: len(ways)], strict=True)):
         points = [_point(load / most, share) for load, share in way.over_load]
         width = 5.0 if number == 0 else 2.0
         canvas.path(points, curve, width, dashes)

@@ -34,6 +34,9 @@ from builder.placement.planner.asked_stacks import Asked
 from builder.placement.planner.group import level_name
 from builder.placement.planner.model import Model
 
+_ANYWHERE = "fp32"
+"""The dtype that every device has."""
+
 
 @dataclass(frozen=True)
 class HomeModels:
@@ -188,22 +191,25 @@ def _profile(home: Home, entry: RootEntry) -> CostProfile:
 def _require_dtype(roots: Sequence[str], profiles: Sequence[CostProfile], exported: str) -> None:
     """Reject profiles of another dtype than a server of the export computes in on the profiles' device."""
     for root, profile in zip(roots, profiles, strict=True):
-        served = _served_dtype(exported, profile.measured.device)
-        if profile.measured.dtype != served:
+        served = _served_dtypes(exported, profile.measured.device)
+        if profile.measured.dtype not in served:
             raise ForeignProfileError(
                 f"the cost model of root {shown(root)} was measured in {profile.measured.dtype}, and the export serves "
-                f"in {served}; 'hplm profile --root {root} --dtype {served}' makes one"
+                f"in {served[0]}; 'hplm profile --root {root} --dtype {served[0]}' makes one"
             )
 
 
-def _served_dtype(exported: str, name: str) -> str:
-    """Return the exported dtype, or what this machine's devices compute in where they lack it."""
+def _served_dtypes(exported: str, name: str) -> tuple[str, ...]:
+    """Return what a device computes in for an export: its dtype, or fp32 where the device lacks that.
+
+    Of another machine's device it is not known which, so either will do.
+    """
     cpu, gpu = torch.device("cpu"), torch.device("cuda:0")
     if name == device_name(cpu):
-        return precision_of(exported, cpu).dtype
+        return (precision_of(exported, cpu).dtype,)
     if torch.cuda.is_available() and name == device_name(gpu):
-        return precision_of(exported, gpu).dtype
-    return exported
+        return (precision_of(exported, gpu).dtype,)
+    return exported, _ANYWHERE
 
 
 def _require_alike(roots: Sequence[str], profiles: Sequence[CostProfile]) -> None:

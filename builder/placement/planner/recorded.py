@@ -81,7 +81,7 @@ def recorded_fleet(
 def _dtype_line(dtype: str, exported: str | None) -> str:
     if exported is None:
         return f"Times and sizes are of dtype {dtype}, as the cost models were measured; there is no export yet."
-    instead = "" if dtype == exported else f" in place of the exported {exported}, which this machine lacks"
+    instead = "" if dtype == exported else f" in place of the exported {exported}, which a device may lack"
     return f"Times and sizes are of dtype {dtype}, in which the export serves{instead}."
 
 

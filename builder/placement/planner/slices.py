@@ -72,7 +72,9 @@ def _pieces(span: Traffic, share: int, rng: np.random.Generator) -> list[Traffic
         return [span]
     patience_us = float(np.median(span.deadlines_us - span.arrived_us))
     least = int(_LEAST_PATIENCES * patience_us * len(span) / max(1, span.duration_us))
-    size = min(max(least, share // PIECES), share, len(span) // PIECES)
+    size = min(max(least, share // PIECES), share)
+    if PIECES * size >= len(span):
+        return [span]
     edges = np.linspace(0, len(span), PIECES + 1).astype(np.int64).tolist()
     return [_part(span, int(rng.integers(begin, end - size + 1)), size) for begin, end in pairwise(edges)]
 

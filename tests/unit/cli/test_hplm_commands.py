@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import cli
-from backends.adapters.failed_audit import note_failed_audit
+from backends.engine.failed_audits import FailedAudits
 from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import sample_texts, write_pairs, write_tagged, write_task, write_values
@@ -228,7 +228,7 @@ def test_select_for_one_hplm_or_for_all(run: Run, tiny_home: Home, tmp_path: Pat
     told = {row["id"]: row for row in json.loads(out)}
     assert told["acme/topic"]["levels"] == ["early", "full"] and told["acme/topic"]["guarantee"] == "fleet"
     assert told["acme/topic"]["bound"] == rows["acme/topic"]["bound"] <= 0.2 and told["acme/topic"]["audit"] is None
-    note_failed_audit(tiny_home, Registry.open(tiny_home).hplm("acme/topic"), texts=40, different=9)
+    FailedAudits(tiny_home, "bf16").note(Registry.open(tiny_home).hplm("acme/topic"), texts=40, different=9)
     assert "failed: 9 of 40 differed" in run("select", "acme/topic", "--show")[1]
     assert "failed: 9 of 40 differed" in run("select", "--all", "--show")[1]
     assert run("verify")[0] == 0, "a server's note is no damage"

@@ -214,7 +214,14 @@ def test_a_plan_is_for_what_this_machine_computes_in(place: Run, home: Home, mon
     for root in ("tiny", "twin"):
         add_profile(home, root, device="this CPU", dtype="fp32")
     said = place("--devices", "2x16GB")
-    assert "of dtype fp32, in which the export serves in place of the exported bf16, which this machine lacks" in said
+    assert "of dtype fp32, in which the export serves in place of the exported bf16, which a device may lack" in said
+
+
+def test_another_machine_may_lack_the_exported_dtype(place: Run, home: Home) -> None:
+    export(home, "bf16")
+    for root in ("tiny", "twin"):
+        add_profile(home, root, device="a CPU without bf16", dtype="fp32")
+    assert "of dtype fp32, in which the export serves in place of the exported bf16" in place("--devices", "2x16GB")
 
 
 def test_profiles_of_two_dtypes_are_rejected(place: Run, home: Home) -> None:

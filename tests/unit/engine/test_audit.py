@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ import pytest
 import torch
 
 from backends.adapters.bank import read_artifact
-from backends.adapters.failed_audit import note_failed_audit, read_failed_audit
 from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
 from backends.engine import audit as audit_module
 from backends.engine import service as service_module
 from backends.engine.audit import SHARE, Audit, evidence
+from backends.engine.failed_audits import FailedAudits, noted_failures
 from backends.engine.job import Job
 from backends.engine.service import UpperService
 from backends.home import Home
@@ -34,6 +35,7 @@ from served_engine import HIDDEN, Responses, running
 from waiting import wait_until
 
 Rows = list[np.ndarray]
+NO_FAILURES = FailedAudits(Home(Path("nowhere")), "fp32")
 
 
 @pytest.fixture
@@ -114,53 +116,71 @@ def test_a_ladder_that_breaks_its_promise_is_left(
 
 
 def test_a_broken_promise_is_known_after_a_restart_until_there_is_another_ladder(
-    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_ladder(tiny_home, topic, disagreement=0.01)
     with audited(tiny_home, monkeypatch) as service:
         list(answers(service, topic, rows(40, seed=1)))
-        wait_until(lambda: service.audit.has_failed(topic.key))
+        wait_until(lambda: bool(noted_failures(tiny_home, topic)))
     registry = Registry.open(tiny_home)
     with building_hplm(tiny_home, topic.id):  # the same ladder in another version, as 'hplm students add' makes
         linked = publish_linked(tiny_home, registry, topic, lambda _: None, {})
     for entry in (topic, linked):
+        caplog.clear()
         with running(tiny_home) as service:
-            list(answers(service, entry, rows(1, seed=2)))
             later = list(answers(service, entry, rows(10, seed=3)))
-            assert service.audit.has_failed(entry.key) and service.audit.num_failed == 1
+            assert service.audit.num_failed == 1
         assert {answer["level"] for answer in later} == {FULL}
+        assert caplog.text.count("its ladder has failed the audit before") == 1
+    with running(tiny_home, dtype="bf16") as service:
+        assert {answer["level"] for answer in answers(service, topic, rows(10, seed=3))} == {EARLY}
     with_ladder(tiny_home, topic, disagreement=0.02)
     with running(tiny_home) as service:
         assert {answer["level"] for answer in answers(service, topic, rows(10, seed=3))} == {EARLY}
 
 
-@pytest.mark.parametrize("damage", ["truncated", "of nothing"])
-def test_a_damaged_note_of_a_failed_audit_counts(tiny_home: Home, topic: HplmEntry, damage: str) -> None:
+def test_a_version_fails_once_however_many_of_its_rows_ran_together(
+    tiny_home: Home, topic: HplmEntry, caplog: pytest.LogCaptureFixture
+) -> None:
+    ladder = with_ladder(tiny_home, topic, disagreement=0.01)
+    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit(FailedAudits(tiny_home, "fp32"))
+    for _ in range(40):
+        audit.note(job, ladder, is_same=False)
+    assert audit.num_failed == 1 and audit.counts["different"] == 40
+    assert caplog.text.count("answers by all its layers from now on") == 1
+
+
+@pytest.mark.parametrize("content", ["", '{"texts": 40'])
+def test_a_damaged_note_of_a_failed_audit_counts(tiny_home: Home, topic: HplmEntry, content: str) -> None:
     with_ladder(tiny_home, topic, disagreement=0.01)
-    folder = tiny_home.path / topic.folder
-    assert read_failed_audit(folder) is None
-    note_failed_audit(tiny_home, topic, texts=40, different=9)
-    noted = read_failed_audit(folder)
-    assert noted is not None and (noted["texts"], noted["different"]) == (40, 9)
-    path = folder / "audit.json"
-    path.write_text("" if damage == "of nothing" else path.read_text()[:-20])
-    assert read_failed_audit(folder) is not None
+    failures = FailedAudits(tiny_home, "fp32")
+    assert topic not in failures and noted_failures(tiny_home, topic) == []
+    failures.note(topic, texts=40, different=9)
+    assert topic in failures and topic not in FailedAudits(tiny_home, "int8")
+    [noted] = noted_failures(tiny_home, topic)
+    assert (noted["hplm"], noted["texts"], noted["different"]) == (topic.id, 40, 9)
+    [path] = tiny_home.audits.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o644
+    path.write_text(content)
+    assert topic in failures and noted_failures(tiny_home, topic) == [{}]
 
 
-def test_a_bank_that_cannot_be_written_to_forgets_with_a_warning(
+def test_a_home_that_cannot_be_written_to_forgets_with_a_warning(
     tiny_home: Home, topic: HplmEntry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_ladder(tiny_home, topic, disagreement=0.01)
-    (tiny_home.path / topic.folder / "audit.json").mkdir()
-    note_failed_audit(tiny_home, topic, texts=40, different=9)
-    assert "that the audit of acme/topic failed is forgotten at a restart" in caplog.text
+    tiny_home.audits.touch()
+    failures = FailedAudits(tiny_home, "fp32")
+    failures.note(topic, texts=40, different=9)
+    assert f"that the audit of {topic.id} failed is forgotten at a restart" in caplog.text
+    assert topic not in failures and noted_failures(tiny_home, topic) == []
 
 
 @pytest.mark.parametrize("certified", [{}, {"disagreement": 1.0}, {"disagreement": 0.0}])
 def test_what_cannot_be_tested_is_not_audited(certified: dict[str, float], topic: HplmEntry) -> None:
     head = Head(torch.zeros(2, HIDDEN), torch.zeros(2))
     job = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None)
-    assert not Audit(share=1.0).takes(job, Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, certified))
+    assert not Audit(NO_FAILURES, share=1.0).takes(job, Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, certified))
 
 
 def test_one_text_in_a_hundred_is_taken_always_the_same(topic: HplmEntry) -> None:
@@ -170,10 +190,10 @@ def test_one_text_in_a_hundred_is_taken_always_the_same(topic: HplmEntry) -> Non
         return Job(topic, row, False, None, lambda _: None, level=level)
 
     texts = [row[:3] for row in rows(20_000, seed=5)]
-    taken = [Audit().takes(job(row), ladder) for row in texts]
+    taken = [Audit(NO_FAILURES).takes(job(row), ladder) for row in texts]
     assert abs(np.mean(taken) - SHARE) < 4 * math.sqrt(SHARE / len(texts))
     one = texts[taken.index(True)]
-    audit = Audit()
+    audit = Audit(NO_FAILURES)
     assert not audit.takes(job(one, EARLY), ladder) and not audit.takes(job(one, FULL), ladder)
     settling = job(one)
     settling.settles = True
@@ -189,7 +209,7 @@ def test_auditing_goes_on_where_most_rows_stay(topic: HplmEntry, seed: int) -> N
     ladder = Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, {"disagreement": 0.1})
     texts = rng.integers(0, 1 << 16, size=(800_000, 1, 4), dtype=np.uint16).view(np.float16)
     leaves = rng.random(len(texts)) < 0.1
-    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit()
+    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit(NO_FAILURES)
     compared = np.zeros(len(texts), dtype=bool)
     for index, text in enumerate(texts):
         job.hidden = text
@@ -221,14 +241,14 @@ def test_a_round_ends_once_half_the_slots_are_set(topic: HplmEntry, monkeypatch:
     """Comparisons that were never noted do not end the audit of a version."""
     monkeypatch.setattr(audit_module, "_SLOTS", 16)
     jobs = [Job(topic, row, False, None, lambda _: None) for row in rows(400, seed=7)]
-    audit = Audit(share=1.0)
+    audit = Audit(NO_FAILURES, share=1.0)
     assert sum(audit.mark(job) for job in jobs) > len(jobs) / 2
 
 
 def test_a_new_round_begins_without_the_old_counts(topic: HplmEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "_TEXTS_A_ROUND", 10)
     ladder = Ladder(EarlyStep(1, Head(torch.zeros(2, HIDDEN), torch.zeros(2)), 1.0, 0.0), 1.0, {"disagreement": 0.02})
-    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit(share=1.0)
+    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit(NO_FAILURES, share=1.0)
     for _ in range(10):
         audit.note(job, ladder, is_same=True)
     assert audit.takes(job, ladder)

@@ -153,6 +153,17 @@ def test_a_host_that_hangs_meanwhile(home: Home, apply: Apply, monkeypatch: pyte
         assert again.out == "restarted 1 of 2 servers\n" and fleet.restarted == ["server-2"]
 
 
+@pytest.mark.parametrize("is_ordering", [False, True])
+def test_a_fleet_whose_loop_hangs(home: Home, apply: Apply, is_ordering: bool) -> None:
+    """Its health port has threads of its own and goes on answering; nobody waits for an order to end then."""
+    with StandInFleet(home, 2) as fleet:
+        fleet.why_it_hangs, fleet.is_ordering = ["the fleet has done nothing for 60 s"], is_ordering
+        fleet.write()
+        hung = apply("--host", "beta")
+        assert (hung.code, hung.out, fleet.restarted) == (5, "", [])
+        assert "hangs: the fleet has done nothing for 60 s" in hung.err
+
+
 def test_a_host_that_is_another_machine(home: Home, apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
     with StandInFleet(home, 2) as fleet:
         before, here = everything_in(home.run), socket.gethostname()

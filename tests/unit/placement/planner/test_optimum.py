@@ -63,9 +63,9 @@ def best_of_all(problem: Problem) -> tuple[int, float, float]:
     return best
 
 
-def unlike(chance: random.Random, count: int) -> tuple[Device, ...]:
+def unlike(rng: random.Random, count: int) -> tuple[Device, ...]:
     return tuple(
-        Device(f"d{number}", chance.choice([500, 1_000, 1_400]), chance.choice(["alpha", "alpha", "beta"]))
+        Device(f"d{number}", rng.choice([500, 1_000, 1_400]), rng.choice(["alpha", "alpha", "beta"]))
         for number in range(count)
     )
 
@@ -73,11 +73,11 @@ def unlike(chance: random.Random, count: int) -> tuple[Device, ...]:
 @pytest.mark.parametrize("are_alike", [True, False])
 def test_nothing_is_better_than_the_optimum(seed: int, are_alike: bool) -> None:
     for number in range(10):
-        chance = random.Random(f"{seed} {number}")
-        problem = random_problem(chance, most_devices=3)
+        rng = random.Random(f"{seed} {number}")
+        problem = random_problem(rng, most_devices=3)
         problem = replace(problem, traffic=problem.traffic.kept(problem.traffic.arrived_us < 6_000_000))
         if not are_alike:
-            problem = replace(problem, devices=unlike(chance, len(problem.devices)))
+            problem = replace(problem, devices=unlike(rng, len(problem.devices)))
         said = f"seed {seed}, case {number}: {problem.devices}, {problem.models}"
         found = optimum(problem).score
         assert found[:3] == best_of_all(problem), said

@@ -45,6 +45,14 @@ def test_pieces_last_longer_than_queues_do(seed: int) -> None:
     assert len(seen_us(even(10_000, 2_000_000), seed)) == PIECES * MOST_REQUESTS
 
 
+def test_pieces_that_would_be_nearly_all_are_the_whole_span(seed: int) -> None:
+    """Spans of 5 s have 10,000 requests; with 800 ms for each a piece would take 4 s."""
+    traffic = even(2_000, 800_000)
+    assert len(seen_us(traffic, seed)) == 4 * 10_000
+    starts_us = slices_of(traffic, seed).training.arrived_us
+    assert np.count_nonzero(np.diff(starts_us) > 500) == 3, "the spans are not cut"
+
+
 def test_a_large_fleet_sees_more(seed: int) -> None:
     traffic = even(10_000, 20_000)
     assert len(seen_us(traffic, seed, 64)) == MOST_REQUESTS
