@@ -123,7 +123,7 @@ class UpperService:
         on_failure: Called once after a defect has ended the loop and all requests have been answered.
         gate: Which tickets are believed; by default those of this process.
         beat_of: Returns the beat of each of `LOOPS`.
-        roots: Loaded at once; others are loaded when they are asked for.
+        roots: Loaded at once; others are loaded when they are asked for, and go once no request names them.
     """
 
     def __init__(
@@ -161,7 +161,9 @@ class UpperService:
         self._outbox = Outbox(_BATCHES_UNSENT * capacity.max_rows)
         self._compute_pool = pool = compute_pool_of(engine, beat_of(RUN))
         self._builder = StackBuilder(home, snapshot, engine, pool, self._cuts, self._host_bank, self.audit)
-        self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
+        self._stacks = LoadedStacks(
+            self._build, self.admission.serves, self._forget, lambda key: holds(roots, key.root)
+        )
         self._stacks.load({key for entry in snapshot.live() for key in entry.stacks if holds(roots, key.root)})
         # Rows that were admitted wait for a root in a later stage only where that one loads it later than the first.
         most = 2 * capacity.max_rows if settings.is_later_stage else admission.max_waiting

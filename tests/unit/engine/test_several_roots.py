@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.engine import loaded_stacks
 from backends.engine.service import HiddenRows
 from backends.engine.stack import UpperStack
 from backends.errors import UnavailableError, UnusableError
@@ -152,6 +153,26 @@ def test_a_root_that_nothing_live_uses_is_unloaded_and_loaded_again(
             assert time.monotonic() < deadline_s, "the idle loop holds the stack of its last batch"
             gc.collect()
         assert isinstance(ask(service, [other_key]).get(timeout=30), list)
+
+
+def test_a_root_that_is_not_held_goes_when_no_request_names_it(
+    tiny_home: Home, other_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = StackKey("other")
+    with running(tiny_home, roots=("tiny",)) as service:
+        for _ in range(2):
+            assert isinstance(ask(service, [other_key]).get(timeout=30), list)
+            service.release_unused()
+            assert service._stacks.holds(other), "it was asked for just now"
+            with monkeypatch.context() as later:
+                later.setattr(loaded_stacks, "GUEST_S", -1.0)
+                service.release_unused()
+            assert service._stacks.holds(TINY) and not service._stacks.holds(other)
+    with running(tiny_home) as service:
+        assert isinstance(ask(service, [other_key]).get(timeout=30), list)
+        monkeypatch.setattr(loaded_stacks, "GUEST_S", -1.0)
+        service.release_unused()
+        assert service._stacks.holds(other), "a server that holds all roots has no guests"
 
 
 def test_a_batch_of_triton_waits_for_no_root_that_is_being_loaded(

@@ -155,7 +155,7 @@ def test_a_host_that_hangs_meanwhile(home: Home, apply: Apply, monkeypatch: pyte
 
 @pytest.mark.parametrize("is_ordering", [False, True])
 def test_a_fleet_whose_loop_hangs(home: Home, apply: Apply, is_ordering: bool) -> None:
-    """Its health port has threads of its own and goes on answering; nobody waits for an order to end then."""
+    """Its health port has threads of its own and goes on answering; no order is waited for then."""
     with StandInFleet(home, 2) as fleet:
         fleet.why_it_hangs, fleet.is_ordering = ["the fleet has done nothing for 60 s"], is_ordering
         fleet.write()
