@@ -24,7 +24,7 @@ head has the exact command, its foot the settings and the machine. `.venv/bin/py
 `.venv/bin/python -m bench NAME` runs one again.
 
 All runs but those of the last table were on two CPU cores without a GPU, shared by clients and server, in bf16 unless a
-line says otherwise. A *row* is one text of a request. Processors with AMX multiply up to four times as fast as those
+line says otherwise. A *row* is one text of a request. Processors with AMX multiply up to six times as fast as those
 without; notes say what changes. Processors without bf16 instructions compute in fp32 or int8
 ([choose a dtype](../how-to/choose-a-dtype.md)). hPLMs have a bottleneck of 64 in each layer where a line does not say
 that they have the default adapters; [mixing](mixing.md) compares both.
