@@ -174,6 +174,8 @@ def test_a_flood_of_one_tenant_does_not_starve_the_others(slow: Slow) -> None:
         for _ in range(30):
             for hplm in ("globex/topic", "initech/mood"):
                 others.send(client, text_tensors(hplm), deadline_ms=5000)
+            while flood.sent - flood.done < 600:  # the engine is faster where this process lacks its core
+                flood.send(client, text_tensors("acme/topic"))
             time.sleep(0.1)
         wait_until(lambda: others.done == others.sent)
         assert flood.done < flood.sent, "the flood ended before it could harm anybody"
