@@ -259,7 +259,8 @@ def test_an_order_names_what_is_wrong() -> None:
 def test_an_order_may_take_as_long_as_the_fleet_says() -> None:
     assert FleetSettings(drain_s=3600.0).order_limit_s > 3600.0 + FleetSettings().ready_timeout_s
     is_over = threading.Event()
-    health = HealthPort("127.0.0.1", None, {}, {"/drain/server-1": lambda: Verdict(is_over.wait(LIMIT_S), [])})
+    probes = {"/livez": lambda: Verdict(True, [])}
+    health = HealthPort("127.0.0.1", None, probes, {"/drain/server-1": lambda: Verdict(is_over.wait(LIMIT_S), [])})
     with pytest.raises(UnavailableError, match="does not answer: timed out"):
         order(replace(STATE, health=health.url, order_limit_s=0.1), "drain", "server-1", force=False)
     is_over.set()
