@@ -156,7 +156,7 @@ class Audit:
             return
         with self._lock:
             self._counts["same" if is_same else "different"] += 1
-            if self.has_failed(job.hplm_key):  # it has run in the same batch as the row that settled it
+            if self.has_failed(job.hplm_key):  # it ran before that was known
                 return
             state = self._round(job.hplm_key)
             state.texts += 1

@@ -25,7 +25,7 @@ _READABLE = 0o644
 
 @dataclass(frozen=True)
 class FailedAudits:
-    """Those that servers noted that compute in one dtype."""
+    """Holds the versions whose ladders failed on servers that compute in one dtype, and takes new ones."""
 
     home: Home
     dtype: str

@@ -123,7 +123,7 @@ class UpperService:
         on_failure: Called once after a defect has ended the loop and all requests have been answered.
         gate: Which tickets are believed; by default those of this process.
         beat_of: Returns the beat of each of `LOOPS`.
-        roots: Loaded at once; others are loaded when they are asked for, and go once no request names them.
+        roots: Loaded at once; others are loaded when they are asked for, and go some time after the last request.
     """
 
     def __init__(

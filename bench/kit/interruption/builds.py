@@ -108,10 +108,7 @@ class Tunings:
 
     def difference(self, number: int) -> float:
         registry = Registry.open(self._home)
-        one, two = (registry.hplm(_tuned(each)) for each in (0, number))
-        if _measured(one) != _measured(two):
-            return float("inf")
-        return folder_difference(*(self._home.path / entry.folder for entry in (one, two)))
+        return _version_difference(self._home, *(registry.hplm(_tuned(each)) for each in (0, number)))
 
 
 class Selections:
@@ -141,10 +138,8 @@ class Selections:
         made = self._registry.hplm(_tuned(0))
         if made.version == self._live.version:
             return float("inf")
-        first = self._first = self._first or made
-        if _measured(first) != _measured(made):
-            return float("inf")
-        return folder_difference(*(self._home.path / entry.folder for entry in (first, made)))
+        self._first = self._first or made
+        return _version_difference(self._home, self._first, made)
 
 
 class StudentSets:
@@ -182,6 +177,12 @@ class StudentSets:
 
 def _tuned(number: int) -> str:
     return f"interrupted/number{number}"
+
+
+def _version_difference(home: Home, one: HplmEntry, two: HplmEntry) -> float:
+    if _measured(one) != _measured(two):
+        return float("inf")
+    return folder_difference(home.path / one.folder, home.path / two.folder)
 
 
 def _measured(entry: HplmEntry) -> dict[str, Any]:

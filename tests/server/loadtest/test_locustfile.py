@@ -32,7 +32,7 @@ Rows = dict[tuple[str, str], dict[str, str]]
 
 
 def own_port() -> tuple[str, ...]:
-    """For the master of a run with workers: one beside it would take its workers."""
+    """Name a port for the master of a run with workers: another run's master would take these."""
     port = str(free_port())
     return "--master-bind-port", port, "--master-port", port
 

@@ -51,7 +51,7 @@ def started(folder: Path, file: Path, *options: str, **variables: str) -> subpro
     own = os.pathsep.join([str(PROJECT), str(PROJECT / "clients"), os.environ.get("PYTHONPATH", "")])
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, **variables, "PYTHONPATH": own}
-    port = str(free_port())  # a run beside this one would take its workers
+    port = str(free_port())  # another run's master would take these workers
     ports = ("--master-bind-port", port, "--master-port", port)
     return subprocess.Popen([LOCUST, "-f", str(file), *ports, *options], cwd=folder, env=environment, **pipes)
 
