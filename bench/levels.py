@@ -6,7 +6,9 @@ are lost. `kept tokens` is of ladders that leave out words of texts that go on. 
 to `tenants` tenants on one real server with the default export. Each test text is asked once without a level and once
 for `full`; the first answers, for which the server has computed nothing yet, are judged. Then, in each round, the same
 requests are played for `full` and without a level, in turns: alone, until nothing more fits, and by Poisson arrivals at
-`load` of what `full` bears. Ratios are medians over the rounds.
+`load` of what `full` bears; and at `overload` times that, with deadlines in 5 to 20 times what 64 rows take, where rows
+settle for early answers before any is rejected. Ratios are medians over the rounds; `accuracy_2x` is of all that was
+answered under the overload, `right_2x_over_full` counts right answers.
 
 `same_level_share` compares levels in company with those alone. `full_same_label_share` compares labels of the level
 `full`, each asked alone, with a server whose hPLMs have no ladders. Tuned hPLMs and measured rounds are kept in
@@ -15,7 +17,6 @@ requests are played for `full` and without a level, in turns: alone, until nothi
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -23,7 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.stack_key import FULL as FULL_LEVEL
-from backends.wire import AUTO, EARLY
+from backends.wire import AUTO
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
 from bench.kit.progress import one_by_one
 from bench.kit.report import machine
@@ -41,15 +41,15 @@ from bench.kit.trials import Trials
 from bench.tasks.cut import CutTask, cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums, task_names
 from bench.tasks.laddered import LadderedTask, LadderedTasks, add_tenants, task_of
-from bench.tasks.levels_load import Answers, ByTask, LevelsLoad, Tenants, is_same, poisson_times_s
+from bench.tasks.levels_figures import LEVELS, FirstAnswers, Round, figures_of, table
+from bench.tasks.levels_load import Answers, LevelsLoad, Tenants, poisson_times_s
 from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, SharedTunings
 from builder.export.repository import render_repository
 from builder.levels.target import Target
 from builder.serving import ServerConfig, TritonServer
 from builder.settings.hplm import TuneSettings
 from cli.export import export_settings
-
-_LEVELS = (FULL_LEVEL, AUTO)
+from workload.deadlines import UniformDeadlines
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,11 @@ class Settings:
     saturated_texts: int
     load_s: float
     compared_texts: int
+    overload_s: float
     load: float = 0.8
+    overload: float = 2.0
+    batch: int = 64
+    deadlines_in_batches: tuple[int, int] = (5, 20)
     tenants: int = 64
     callers: int = 16
     in_flight: int = 128
@@ -82,6 +86,7 @@ FULL = Settings(
     saturated_texts=2_048,
     load_s=30.0,
     compared_texts=1_000,
+    overload_s=15.0,
 )
 QUICK = Settings(
     train_texts=300,
@@ -94,73 +99,14 @@ QUICK = Settings(
     saturated_texts=384,
     load_s=4.0,
     compared_texts=60,
+    overload_s=4.0,
 )
 _QUICK_TASKS = ("csabstruct", "sst2")
 _FIRST = "first"
 
 
-@dataclass(frozen=True)
-class Round:
-    """What requests of one round took, by level; times by task."""
-
-    alone_ms: Mapping[str, ByTask]
-    loaded_ms: Mapping[str, ByTask]
-    rows_per_s: Mapping[str, float]
-
-    def alone_ratio(self) -> float:
-        return mean(_all(self.alone_ms[AUTO])) / mean(_all(self.alone_ms[FULL_LEVEL]))
-
-    def p99_ratio(self) -> float:
-        last = {level: float(np.percentile(_all(self.alone_ms[level]), 99)) for level in _LEVELS}
-        return last[AUTO] / last[FULL_LEVEL]
-
-    def loaded_ratio(self) -> float:
-        return mean(_all(self.loaded_ms[AUTO])) / mean(_all(self.loaded_ms[FULL_LEVEL]))
-
-    def rate_ratio(self) -> float:
-        return self.rows_per_s[AUTO] / self.rows_per_s[FULL_LEVEL]
-
-
 def _round_name(number: int) -> str:
     return f"round-{number}"
-
-
-def _all(by_task: ByTask) -> list[float]:
-    return [each for of_task in by_task.values() for each in of_task]
-
-
-@dataclass(frozen=True)
-class FirstAnswers:
-    """The first answers to all test texts, and those to some of them alone and of a server without ladders."""
-
-    ladder: Answers
-    full: Answers
-    ladder_alone: Answers
-    full_alone: Answers
-    plain_alone: Answers
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each task, whose counts add up."""
-        return [self._row(task) for task in sorted({question.task for question in self.ladder})]
-
-    def _row(self, task: str) -> dict[str, Any]:
-        own = [question for question in self.ladder if question.task == task]
-        changed = [
-            question.is_right(self.full[question]) - question.is_right(self.ladder[question]) for question in own
-        ]
-        alone = [question for question in self.ladder_alone if question.task == task]
-        return {
-            "task": task,
-            "texts": len(own),
-            "harmed": changed.count(1),
-            "helped": changed.count(-1),
-            "full right": sum(question.is_right(self.full[question]) for question in own),
-            "early": sum(self.ladder[question].level == EARLY for question in own),
-            "inexact": sum(not self.ladder[question].exact for question in own),
-            "alone": len(alone),
-            "same level": sum(self.ladder[each].level == self.ladder_alone[each].level for each in alone),
-            "same label": sum(is_same(self.full_alone[each], self.plain_alone[each]) for each in alone),
-        }
 
 
 class Bench:
@@ -199,19 +145,35 @@ class Bench:
 
     def _first(self, load: LevelsLoad, ladder: Answers, plain: Answers) -> FirstAnswers:
         full = load.answers(list(ladder), FULL_LEVEL, self._settings.callers)
-        alone = {level: answers for level, (answers, _) in load.alone(list(plain), _LEVELS).items()}
+        alone = {level: answers for level, (answers, _) in load.alone(list(plain), LEVELS).items()}
         return FirstAnswers(ladder, full, alone[AUTO], alone[FULL_LEVEL], plain)
 
     def _round(self, load: LevelsLoad, tenants: Tenants, number: int) -> Round:
         settings, rng = self._settings, np.random.default_rng((self._settings.seed, number))
-        levels = _LEVELS if number % 2 else _LEVELS[::-1]
+        levels = LEVELS if number % 2 else LEVELS[::-1]
         alone = load.alone(tenants.drawn(settings.alone_texts, rng), levels)
         saturating = tenants.drawn(settings.saturated_texts, rng)
         rows_per_s = {level: load.rows_per_s(saturating, level, settings.in_flight) for level in levels}
         at_s = poisson_times_s(settings.load * rows_per_s[FULL_LEVEL], settings.load_s, rng)
         loading = tenants.drawn(len(at_s), rng)
         loaded = {level: load.loaded(loading, at_s, level) for level in levels}
-        return Round({level: took_ms for level, (_, took_ms) in alone.items()}, loaded, rows_per_s)
+        overloaded = self._overloaded(load, tenants, rows_per_s[FULL_LEVEL], levels, rng)
+        return Round({level: took_ms for level, (_, took_ms) in alone.items()}, loaded, rows_per_s, overloaded)
+
+    def _overloaded(
+        self,
+        load: LevelsLoad,
+        tenants: Tenants,
+        rows_per_s: float,
+        levels: Sequence[str],
+        rng: np.random.Generator,
+    ) -> dict[str, dict[str, int]]:
+        settings = self._settings
+        at_s = poisson_times_s(settings.overload * rows_per_s, settings.overload_s, rng)
+        batch_ms = 1e3 * settings.batch / rows_per_s
+        deadlines = UniformDeadlines(*(max(1, round(count * batch_ms)) for count in settings.deadlines_in_batches))
+        asked, deadlines_ms = tenants.drawn(len(at_s), rng), deadlines.draw_ms(len(at_s), rng)
+        return {level: asdict(load.overloaded(asked, at_s, deadlines_ms, level)) for level in levels}
 
     @contextmanager
     def _served(self, has_ladders: bool) -> Iterator[tuple[LevelsLoad, Tenants]]:
@@ -223,73 +185,6 @@ class Bench:
             config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
             with TritonServer(config) as server:
                 yield LevelsLoad(server), Tenants(hplms, self._tests)
-
-
-def figures_of(first: Sequence[Mapping[str, Any]], rounds: Sequence[Round], tasks: int) -> dict[str, float]:
-    alone = sum(row["alone"] for row in first)
-    return {
-        "drop_points_mean": mean(_drop(row) for row in first),
-        "worst_drop_points": max(_drop(row) for row in first),
-        "lone_latency_ratio": median(each.alone_ratio() for each in rounds),
-        "latency_ratio_at_0_8": median(each.loaded_ratio() for each in rounds),
-        "rows_per_s_ratio": median(each.rate_ratio() for each in rounds),
-        "p99_ratio_lone": median(each.p99_ratio() for each in rounds),
-        "same_level_share": sum(row["same level"] for row in first) / alone,
-        "full_same_label_share": sum(row["same label"] for row in first) / alone,
-        "answered_early_mean": mean(row["early"] / row["texts"] for row in first),
-        "tasks_with_ladder_share": len(first) / tasks,
-        "inexact_answers": float(sum(row["inexact"] for row in first)),
-        "full_rows_per_s": median(each.rows_per_s[FULL_LEVEL] for each in rounds),
-    }
-
-
-def _drop(row: Mapping[str, Any]) -> float:
-    return 100.0 * float(row["harmed"] - row["helped"]) / float(row["texts"])
-
-
-def _drop_error(row: Mapping[str, Any]) -> float:
-    """Return the standard error of a task's drop, in points."""
-    texts = float(row["texts"])
-    variance = float(row["harmed"] + row["helped"]) / texts - (_drop(row) / 100.0) ** 2
-    return 100.0 * math.sqrt(max(0.0, variance) / texts)
-
-
-def table(
-    tasks: Sequence[LadderedTask], first: Sequence[Mapping[str, Any]], rounds: Sequence[Round]
-) -> list[dict[str, Any]]:
-    """One row for each task: what was selected and promised, and what was measured."""
-    of_task = {row["task"]: row for row in first}
-    return [
-        {"task": task.name, "select s": task.select_s}
-        | ({"no ladder": task.reason} if not task.found else _laddered_row(task, of_task[task.name], rounds))
-        for task in sorted(tasks, key=lambda task: not task.found)
-    ]
-
-
-def _laddered_row(task: LadderedTask, row: Mapping[str, Any], rounds: Sequence[Round]) -> dict[str, Any]:
-    found, texts = task.found, row["texts"]
-    alone, loaded = [each.alone_ms for each in rounds], [each.loaded_ms for each in rounds]
-    times = {
-        f"{name} ms, {level}": median(mean(by_level[level][task.name]) for by_level in of_rounds)
-        for name, of_rounds in (("alone", alone), ("loaded", loaded))
-        for level in _LEVELS
-    }
-    return {
-        "after": found["after"],
-        "layers": found["layers"],
-        "threshold": found["threshold"],
-        "certified on": found["certified_on"],
-        "answered early, promised": found["answered_early"],
-        "answered early": row["early"] / texts,
-        "kept tokens": found.get("kept_tokens"),
-        "drop promised": 100 * found["bound"],
-        "drop": _drop(row),
-        "drop error": _drop_error(row),
-        "full": 100 * row["full right"] / texts,
-        "ladder": 100 * row["full right"] / texts - _drop(row),
-        "texts": texts,
-        **times,
-    }
 
 
 @contextmanager

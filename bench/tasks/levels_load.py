@@ -1,4 +1,4 @@
-"""What is asked of tenants with ladders, and how: alone, under load, and until nothing more fits."""
+"""What is asked of tenants with ladders, and how: alone, under load, until nothing more fits, and beyond it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from loadtest.sender import Ask, OpenAsk, Target, open_sdk
 from workload.arrivals import PoissonArrivals
 
 _TIMEOUT_S = 300.0
+_Noted = list[tuple[tuple[str, bytes], Answer]]
+"""What was answered, by hPLM and text."""
 Answers = dict["Question", Answer]
 ByTask = Mapping[str, Sequence[float]]
 
@@ -63,6 +65,19 @@ def is_same(one: Answer, other: Answer) -> bool:
     return isinstance(one, Classification) and isinstance(other, Classification) and one.label == other.label
 
 
+@dataclass(frozen=True)
+class Overload:
+    """What came of requests with deadlines: how many were answered, and how many of the answers are right or doubtful.
+
+    Answers that come after their deadlines are none: the SDK lets none pass.
+    """
+
+    requests: int
+    answered: int
+    right: int
+    doubtful: int
+
+
 class Tenants:
     """hPLMs, and the test texts of each one's task."""
 
@@ -96,9 +111,10 @@ class LevelsLoad:
 
     def answers(self, questions: Sequence[Question], level: str, callers: int) -> Answers:
         """Ask each question once, by callers who each wait for an answer before they ask again."""
-        noted: dict[tuple[str, bytes], Answer] = {}
+        noted: _Noted = []
         self._saturated(questions, level, callers, _noting(noted))
-        return {each: noted[each.hplm, _request(each, level).wire_text] for each in questions}
+        answers = dict(noted)
+        return {each: answers[each.hplm, _request(each, level).wire_text] for each in questions}
 
     def alone(self, questions: Sequence[Question], levels: Sequence[str]) -> dict[str, tuple[Answers, ByTask]]:
         """Ask one question at a time, for each level in turn: answers and milliseconds by level."""
@@ -122,6 +138,22 @@ class LevelsLoad:
         played.require_all_answered()
         tasks = np.array([task_of(hplm) for hplm in played.requests.hplms.tolist()])
         return {task: (1e3 * played.requests.latency_s[tasks == task]).round(3).tolist() for task in sorted(set(tasks))}
+
+    def overloaded(
+        self,
+        questions: Sequence[Question],
+        at_s: NDArray[np.float64],
+        deadlines_ms: NDArray[np.int64],
+        level: str,
+    ) -> Overload:
+        """Ask at these times, more than can be answered."""
+        due = zip(at_s.tolist(), questions, deadlines_ms.tolist(), strict=True)
+        rows = [Row(at, each.hplm, each.text, deadline_ms) for at, each, deadline_ms in due]
+        noted: _Noted = []
+        play(Target(self._url, timeout_s=_TIMEOUT_S), _schedule(rows, questions, level), open_ask=_noting(noted))
+        asked = {(each.hplm, _request(each, level).wire_text): each for each in questions}
+        right = sum(asked[key].is_right(answer) for key, answer in noted)
+        return Overload(len(rows), len(noted), right, sum(answer.doubtful for _, answer in noted))
 
     def _saturated(
         self, questions: Sequence[Question], level: str, in_flight: int, open_ask: OpenAsk = open_sdk
@@ -147,7 +179,7 @@ def _request(question: Question, level: str) -> Request:
     return Request(question.hplm, question.example.text, question.example.text_pair, level=level)
 
 
-def _noting(noted: dict[tuple[str, bytes], Answer]) -> OpenAsk:
+def _noting(noted: _Noted) -> OpenAsk:
     @asynccontextmanager
     async def open_noting(target: Target) -> AsyncIterator[Ask]:
         async with open_sdk(target) as ask:
@@ -155,7 +187,7 @@ def _noting(noted: dict[tuple[str, bytes], Answer]) -> OpenAsk:
             async def ask_and_note(request: Request) -> Answer | None:
                 answer = await ask(request)
                 if answer is not None:
-                    noted[request.hplm, request.wire_text] = answer
+                    noted.append(((request.hplm, request.wire_text), answer))
                 return answer
 
             yield ask_and_note

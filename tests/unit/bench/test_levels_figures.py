@@ -16,9 +16,9 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.random_root import random_ladder
-from bench.levels import FirstAnswers, Round, figures_of, table
 from bench.levels import levels as bench_levels
 from bench.tasks.laddered import LadderedTask, add_tenants
+from bench.tasks.levels_figures import FirstAnswers, Round, figures_of, table
 from bench.tasks.levels_load import Question, Tenants, is_same
 from builder.construct.hplm.hplms import publish_linked
 from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence
@@ -43,6 +43,10 @@ def round_of(alone: Sequence[float], loaded: float, rate: float) -> Round:
         {"full": {"one": [10.0, 10.0]}, "auto": {"one": list(alone)}},
         {"full": {"one": [20.0]}, "auto": {"one": [loaded]}},
         {"full": 100.0, "auto": rate},
+        {
+            "full": {"requests": 200, "answered": 100, "right": 90, "doubtful": 0},
+            "auto": {"requests": 200, "answered": 160, "right": 126, "doubtful": 80},
+        },
     )
 
 
@@ -94,6 +98,8 @@ def test_ratios_are_medians_over_rounds() -> None:
     assert found["drop_points_mean"] == pytest.approx(0.5) and found["worst_drop_points"] == pytest.approx(2.0)
     assert (found["same_level_share"], found["full_same_label_share"]) == (0.9, 1.0)
     assert (found["answered_early_mean"], found["tasks_with_ladder_share"]) == (0.7, 0.5)
+    assert (found["answered_2x_over_full"], found["right_2x_over_full"]) == (1.6, pytest.approx(1.4))
+    assert (found["accuracy_2x"], found["accuracy_2x_full"]) == (0.7875, 0.9) and found["doubtful_2x"] == 0.5
 
 
 def test_the_table_has_what_was_promised_beside_what_was_measured(tiny_home: Home) -> None:
