@@ -1,6 +1,7 @@
 """Which spans of a traffic a plan is made for, and which are held out to judge it: never the same ones.
 
-A search sees a span whole, or pieces of it at its full rate, so that it meets bursts and drift wherever they are.
+A search sees a span whole, or pieces of it at its full rate, so that it meets bursts and drift wherever they are. And
+it sees some requests for each model that is asked for: what it never meets it gives no memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,23 @@ PIECES = 4
 _LEAST_PATIENCES = 5
 """In the time that a request has, queues grow as long as they get: a shorter piece would show none."""
 _FEW_REQUESTS = 200
+_MOST_OF_MISSED = 1_000
+"""Requests for a model that nothing else of what a search sees asks for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What is chosen of a traffic by the number of requests alone, whatever they ask for.
+
+    Attributes:
+        seen: By a search.
+        held_out: The spans that are kept apart.
+        others: All spans but these; parts of them are seen.
+    """
+
+    seen: Traffic
+    held_out: tuple[Traffic, ...]
+    others: tuple[Traffic, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +61,23 @@ class Slices:
 
 
 def slices_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Slices:
-    """Take the busiest spans and some random ones, and hold one of each kind out.
+    """Take some moments of a traffic, and requests for each model that these do not ask for.
 
-    What a search sees has at most `MOST_REQUESTS` for each cell of devices, and for fast ones up to `PIECES` times as
-    many.
+    A model that only the held-out spans ask for is seen in one of these.
     """
     if len(traffic) < _FEW_REQUESTS:
         return Slices(traffic)
+    moments = moments_of(traffic, seed, num_devices)
+    missed = np.setdiff1d(traffic.models, moments.seen.models).tolist()
+    added = [_requests_for(model, moments) for model in missed]
+    return Slices(one_after_the_other([moments.seen, *added]), moments.held_out)
+
+
+def moments_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Moments:
+    """Take the busiest spans and some random ones, and hold one of each kind out.
+
+    Seen are at most `MOST_REQUESTS` for each cell of devices, and for fast ones up to `PIECES` times as many.
+    """
     begin_us = int(traffic.arrived_us[0])
     edges = np.linspace(begin_us, begin_us + traffic.duration_us + 1, _NUM_SPANS + 1).astype(np.int64).tolist()
     spans = [traffic.within(begin, end) for begin, end in pairwise(edges)]
@@ -57,13 +85,21 @@ def slices_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Slices:
     busiest, others = by_size[:_BUSIEST], by_size[_BUSIEST:]
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(others)).tolist()
-    drawn = [others[place] for place in order[:_RANDOM]]
+    shuffled = [others[place] for place in order]
     # The second busiest: a plan that has seen the busiest span should stand a little less.
-    held_out = [*busiest[1:2], *drawn[:1]]
-    training = [*busiest[:1], *busiest[2:], *drawn[1:]]
+    held_out = (*busiest[1:2], *shuffled[:1])
+    training = [*busiest[:1], *busiest[2:], *shuffled[1:_RANDOM]]
     share = -(-num_devices // MOST_DEVICES) * MOST_REQUESTS // max(1, len(training))
     seen = one_after_the_other([piece for each in training for piece in _pieces(each, share, rng)])
-    return Slices(seen, tuple(held_out))
+    return Moments(seen, held_out, (*training, *shuffled[_RANDOM:]))
+
+
+def _requests_for(model: int, moments: Moments) -> Traffic:
+    """Return the first requests for a model in the span that has most of them."""
+    own = max((span.of([model]) for span in moments.others), key=len, default=moments.seen.of([model]))
+    if not len(own):
+        own = max((span.of([model]) for span in moments.held_out), key=len)
+    return _part(own, 0, _MOST_OF_MISSED)
 
 
 def _pieces(span: Traffic, share: int, rng: np.random.Generator) -> list[Traffic]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from builder.placement.planner.planner import Fleet, plan
-from builder.placement.planner.slices import MOST_REQUESTS, PIECES, slices_of
+from builder.placement.planner.slices import MOST_REQUESTS, PIECES, moments_of, slices_of
 from builder.placement.planner.traffic import Int64, Traffic
 from placement_cases import devices, model_of
 
@@ -22,7 +22,7 @@ def even(rate_per_s: int, patience_us: int, duration_s: int = 100) -> Traffic:
 def seen_us(traffic: Traffic, seed: int, num_devices: int = 1) -> Int64:
     """Return when the requests that a search sees came in the recording, in order. Each has a model of its own."""
     known = Traffic(traffic.arrived_us, np.arange(len(traffic)), traffic.deadlines_us)
-    seen = slices_of(known, seed, num_devices).training
+    seen = moments_of(known, seed, num_devices).seen
     assert len(np.unique(seen.models)) == len(seen)
     return np.sort(traffic.arrived_us[seen.models])
 
@@ -80,3 +80,29 @@ def test_a_root_that_is_asked_for_late_in_a_span_is_placed() -> None:
     assert len(made.groups_of("late")) + len(made.groups_of("early")) == 3
     assert made.alternatives[0].held_out == pytest.approx(1.0, abs=0.03)
     assert any(line.startswith("'late' makes 5") or line.startswith("'late' makes 4") for line in made.decisions)
+
+
+def test_a_root_that_is_asked_for_in_one_span_only_is_seen_and_placed(seed: int) -> None:
+    """Whichever span it is: one that is seen, held out, or neither."""
+    traffic = even(100, 20_000)
+    span = traffic.arrived_us // _SPAN_US
+    models = (model_of("steady", 120, 960), model_of("seldom", 120, 960))
+    for own in np.unique(span).tolist():
+        asked = Traffic(traffic.arrived_us, (span == own).astype(np.int64), traffic.deadlines_us)
+        slices = slices_of(asked, seed)
+        assert slices.training.counts(2).min() > 0, f"span {own}, seed {seed}"
+        assert sum(map(len, slices.apart)) == 2 * 500
+    made = plan(Fleet(models, devices(2), {model.root: model.root for model in models}, asked), seed)
+    assert len(made.groups_of("seldom")) == 1, f"seed {seed}"
+
+
+def test_requests_for_a_root_that_nothing_else_asks_for_are_few(seed: int) -> None:
+    """A hundred roots in turn, each in a hundredth of the time, of which much is seen anyway."""
+    traffic = even(10_000, 20_000)
+    in_turns = Traffic(traffic.arrived_us, traffic.arrived_us // 1_000_000, traffic.deadlines_us)
+    seen, moments = slices_of(in_turns, seed).training, moments_of(in_turns, seed).seen
+    counts = seen.counts(100)
+    assert counts.min() > 0, f"seed {seed}"
+    missed = np.setdiff1d(np.arange(100), moments.models)
+    assert len(missed) and (counts[missed] == 1_000).all(), f"seed {seed}"
+    np.testing.assert_array_equal(seen.arrived_us[: len(moments)], moments.arrived_us)
