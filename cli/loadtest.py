@@ -229,6 +229,8 @@ def _load(load: str | None, rate: float | None, capacity: float | None) -> LoadS
     if load is None:
         raise InvalidArgumentError("overload needs --load: 200/s, or 2x for twice what the server can do")
     amount = parse_load(load, bare_unit="x", option="--load")
+    if amount.is_relative and not load.strip().endswith("x"):
+        typer.echo(f"--load {load} means {load} times what the server can do; {load}/s is a rate", err=True)
     if capacity is not None:
         check_positive(capacity=capacity)
         if not amount.is_relative:

@@ -148,6 +148,8 @@ def _shown(value: object) -> Text:
 
 def _as_plain_text(value: object) -> str:
     """A cell for programs: numbers without separators."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {_as_plain_text(part)}" for name, part in value.items())
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return str(value) if is_number else _as_text(value)
 

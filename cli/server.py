@@ -80,6 +80,7 @@ def serve(
     from builder.serving.own_log import own_log
 
     supervision = _supervision(ports, listen.address, restarts)
+    _require_free(ports, listen.address, supervision)
     opened, callers = opened_for_callers(home, listen, run)
     with own_log(opened.run) as log_path:
         config = ServerConfig(
@@ -124,11 +125,27 @@ def _supervision(ports: PortOptions, address: str, restarts: RestartOptions) -> 
     )
 
 
+def _require_free(ports: PortOptions, address: str, supervision: Supervision) -> None:
+    from builder.serving.ports import require_free
+
+    require_free(
+        {
+            "--http": (address, ports.http or None),
+            "--grpc": (address, ports.grpc or None),
+            "--metrics": (ports.metrics_address or address, ports.metrics or None),
+            "--health-port": (ports.health_address, supervision.health_port),
+        }
+    )
+
+
 def infer(
     id: Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT…", help="Texts; '-' reads lines of stdin. A TAB separates the texts of a pair."),
+        typer.Argument(
+            metavar="TEXT…",
+            help="Texts; without any, or with '-', lines of stdin. A TAB separates the texts of a pair.",
+        ),
     ] = None,
     pair: Annotated[str | None, typer.Option(help="The second text of a pair, whose first one is TEXT.")] = None,
     file: Annotated[
@@ -181,7 +198,10 @@ def _wanted(texts: list[str] | None) -> list[str]:
 
     if texts is None and sys.stdin.isatty():
         raise InvalidArgumentError("give a text, or '-' to read lines from the terminal")
-    return lines_of(sys.stdin.buffer) if texts in (None, ["-"]) else texts or []
+    wanted = lines_of(sys.stdin.buffer) if texts in (None, ["-"]) else texts or []
+    if not wanted:
+        raise InvalidArgumentError("stdin holds no text")
+    return wanted
 
 
 def _answer_file(asking: _Asking, file: Path, out: Path | None) -> None:
@@ -190,6 +210,8 @@ def _answer_file(asking: _Asking, file: Path, out: Path | None) -> None:
 
     with HplmClient(asking.url) as client:
         answers = FileOfTexts(client, asking.id, file, asking.deadline_ms, asking.level).answer(out)
+    if not (answers.kept or answers.asked or answers.errors):
+        raise InvalidArgumentError(f"{file} holds no text")
     if answers.kept and not answers.asked and not answers.errors:
         typer.echo(f"nothing was asked: {out} has all answers", err=True)
     if answers.errors:

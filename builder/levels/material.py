@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +25,8 @@ _LEAST_LEARNING = 20
 """Of texts that an early head for numbers learns from, a part of which chooses its penalty."""
 _MOST_UNLABELLED = 40_000
 _SEED = 29
+_MOST_POINTS = 20
+"""A target that loses more is offered to nobody."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,14 @@ def material_of(
             f"hPLM {live.id!r} answers with numbers, which have no accuracy: --max-drop in hundredths of their "
             "standard deviation, or --agreement"
         )
-    least = _least_texts(target, num_candidates)
     if isinstance(files, UnlabelledFile):
-        return _unlabelled(files.path, live, trained_on, target, least)
-    return _labelled(files, live, trained_on, target, least)
+        return _unlabelled(files.path, live, trained_on, target, num_candidates)
+    return _labelled(files, live, trained_on, target, num_candidates)
 
 
-def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, target: Target, least: int) -> Material:
+def _labelled(
+    files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, target: Target, num_candidates: int
+) -> Material:
     train, held_out = (read_examples(path, live.task) for path in (files.train, files.held_out))
     if live.task == REGRESSION and len(train) < _LEAST_LEARNING:
         raise TrainingDataError(
@@ -110,7 +113,7 @@ def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, ta
         if live.task != REGRESSION:
             _require_known_labels(path, examples, live)
     strict, num_known = _unknown_to(trained_on.joined(TrainedTexts.of(train)), held_out)
-    _require_enough(files.held_out, len(strict), num_known, target, least)
+    _require_enough(files.held_out, len(strict), num_known, target, num_candidates)
     if live.task != REGRESSION:
         _require_classes(files.train, train, live)
         _require_classes(files.held_out, strict, live)
@@ -129,13 +132,13 @@ def _require_classes(path: Path, examples: Sequence[Example], live: HplmTask) ->
         raise TrainingDataError(f"{path} holds one class only ({labels.pop()!r}) of those of hPLM {live.id!r}")
 
 
-def _unlabelled(path: Path, live: HplmTask, trained_on: TrainedTexts, target: Target, least: int) -> Material:
+def _unlabelled(path: Path, live: HplmTask, trained_on: TrainedTexts, target: Target, num_candidates: int) -> Material:
     require_plain_texts(path, target)
     drawn = draw_unlabelled(path, _like_those_of(live), trained_on, _MOST_UNLABELLED)
     examples, num_known = drawn.examples, drawn.num_known
     order = np.random.default_rng(_SEED).permutation(len(examples)).tolist()
     learn, certify = order[: len(order) // 2], order[len(order) // 2 :]
-    _require_enough(path, len(certify), num_known, target, least, learning=len(learn))
+    _require_enough(path, len(certify), num_known, target, num_candidates, learning=len(learn))
     return Material([examples[at] for at in learn], [examples[at] for at in certify], num_known, has_labels=False)
 
 
@@ -169,16 +172,30 @@ def _least_texts(target: Target, num_candidates: int) -> int:
 
 
 def _require_enough(
-    path: Path, held_out: int, num_known: int, target: Target, needed: int, learning: int | None = None
+    path: Path,
+    held_out: int,
+    num_known: int,
+    target: Target,
+    num_candidates: int,
+    learning: int | None = None,
 ) -> None:
     """Check the number of held-out texts; of a file that is learned from too, twice as many are needed."""
+    needed = _least_texts(target, num_candidates)
     if held_out >= needed:
         return
     dropped = f", besides {num_known} that were trained on" if num_known else ""
     holds, needed = (held_out, needed) if learning is None else (held_out + learning, 2 * needed)
     raise TrainingDataError(
         f"{path} holds {holds} different texts{dropped}; to certify {target.promise} takes at least {needed}"
+        f"{_instead(target, held_out, num_candidates)}"
     )
+
+
+def _instead(target: Target, held_out: int, num_candidates: int) -> str:
+    """Say the least loss that so many texts could certify, in the points in which targets are given."""
+    looser = (replace(target, tolerance=points / 100) for points in range(1, _MOST_POINTS + 1))
+    could = next((each for each in looser if _least_texts(each, num_candidates) <= held_out), None)
+    return "" if could is None else f", and these could certify {could.shown}"
 
 
 def _labels(examples: Iterable[Example]) -> set[str]:

@@ -64,8 +64,7 @@ _LEVELS = "levels"
 UNDER_LOAD = "under_load"
 """The figure that says how the target's deadline is kept while all batches are full."""
 NOT_CALIBRATED = (
-    "the confidence of early answers could not be made true: those to the texts that fit it are all right, all wrong "
-    "or all alike"
+    "the confidence of early answers could not be made true: those to the texts that fit it are all wrong or all alike"
 )
 _STRICT = "strict"
 """The figure that says where texts may have certified that the version was trained on, or chosen by."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -71,6 +71,30 @@ class PortClaims:
 
     def release(self) -> None:
         self._claimed.release()
+
+
+def require_free(ports: Mapping[str, tuple[str, int | None]]) -> None:
+    """Name at once all ports that other programs have, if several; the first error of one would be told anyway.
+
+    Args:
+        ports: Address and port by the option that chooses it; None for a free one.
+
+    Raises:
+        PortInUseError: Several are in use.
+    """
+    in_use = [
+        f"{option} {port}{in_use_by(port)}"
+        for option, (address, port) in ports.items()
+        if port is not None and not _is_free(address, port)
+    ]
+    if len(in_use) > 1:
+        raise PortInUseError(f"ports are in use: {', '.join(in_use)}; give others, or stop the programs that have them")
+
+
+def _is_free(address: str, port: int) -> bool:
+    claim = _claim(port)
+    _close_all([claim] if claim else [])
+    return claim is not None and _can_listen(address, port)
 
 
 def _claim_given(address: str, port: int, sockets: list[socket.socket]) -> int:

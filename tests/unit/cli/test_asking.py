@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
+import cli
 from backends.errors import InvalidArgumentError
 from cli.asking import answer_as_json, lines_of, shown_answer
 from cli.failures import described
@@ -17,6 +21,24 @@ def test_lines_are_texts_and_a_wrong_one_is_named() -> None:
     assert lines_of([b"one\n", "zwölf\r\n".encode(), b"\n", b"last"]) == ["one", "zwölf", "", "last"]
     with pytest.raises(InvalidArgumentError, match="line 2 of stdin is not UTF-8"):
         lines_of([b"one\n", b"\xff\n"])
+
+
+@pytest.mark.parametrize(("arguments", "source"), [((), "stdin"), (("-",), "stdin"), (("--file",), "texts.txt")])
+def test_no_text_is_an_error(
+    arguments: tuple[str, ...],
+    source: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "texts.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    given = [*arguments, "texts.txt"] if arguments == ("--file",) else arguments
+    monkeypatch.setattr(sys, "argv", ["hplm", "infer", "acme/topic", *given])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2 and f"{source} holds no text" in capsys.readouterr().err
 
 
 def test_an_error_keeps_its_place_among_the_answers() -> None:

@@ -192,3 +192,14 @@ def test_a_run_that_failed_ends_with_an_error_although_no_request_did(
         cli.main()
     assert (stop.value.code or 0) == code
     assert ("This run failed: worker 2 is gone" in capsys.readouterr().err) == bool(code)
+
+
+def test_a_bare_load_is_said_to_be_a_multiple(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for load, is_said in (("10", True), ("10x", False), ("10/s", False)):
+        monkeypatch.setattr(sys, "argv", ["hplm", "loadtest", "overload", *ASKED, "--load", load])
+        with pytest.raises(SystemExit):
+            cli.main()
+        told = "--load 10 means 10 times what the server can do; 10/s is a rate" in capsys.readouterr().err
+        assert told is is_said, load

@@ -32,12 +32,22 @@ def test_the_temperature_is_the_best_of_a_fine_grid(true_temperature: float, sof
     assert found == pytest.approx(true_temperature, rel=0.1)
 
 
-@pytest.mark.parametrize("wrong", [False, True])
-def test_answers_always_right_or_wrong_have_a_temperature_at_its_bound(wrong: bool) -> None:
+def test_answers_that_are_all_wrong_have_a_temperature_at_its_bound() -> None:
     logits = torch.eye(4).repeat(50, 1)
-    labels = torch.arange(4).repeat(50)
-    found = fit_temperature(logits, (labels + int(wrong)) % 4)
-    assert found == pytest.approx(TEMPERATURES[1] if wrong else TEMPERATURES[0], rel=1e-3)
+    found = fit_temperature(logits, (torch.arange(4).repeat(50) + 1) % 4)
+    assert found == pytest.approx(TEMPERATURES[1], rel=1e-3) and is_at_bound(found)
+
+
+@pytest.mark.parametrize("gap", [1.0, 2.0, 8.0, 60.0])
+@pytest.mark.parametrize("count", [20, 100, 1000])
+def test_of_answers_that_are_all_right_the_next_may_be_wrong(gap: float, count: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    logits = 0.1 * torch.rand(count, 4)
+    logits[:, 0] += gap
+    found = fit_temperature(logits, torch.zeros(count, dtype=torch.int64))
+    assert confidences(logits, found).mean() == pytest.approx((count + 1) / (count + 2), abs=3e-3), f"seed {seed}"
+    half_as_sure = torch.cat([logits[:, :1] / 2, logits[:, 1:]], dim=1)
+    assert confidences(half_as_sure, found).mean() < (count + 1) / (count + 2) - 0.02, f"seed {seed}"
 
 
 def test_answers_that_are_all_alike_have_a_temperature_at_its_bound() -> None:

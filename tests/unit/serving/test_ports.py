@@ -13,7 +13,7 @@ from backends.errors import InvalidArgumentError
 from builder.serving.config import ServerConfig
 from builder.serving.errors import PortInUseError
 from builder.serving.port_holder import in_use_by
-from builder.serving.ports import PortClaims
+from builder.serving.ports import PortClaims, require_free
 
 
 def numbers(claims: PortClaims) -> list[int]:
@@ -60,6 +60,22 @@ def test_a_listening_port_is_named_in_the_error(config):
         told = f"port {port} on 127.0.0.1 is in use by process {os.getpid()} ("
         with pytest.raises(PortInUseError, match=re.escape(told)):
             PortClaims.take(ServerConfig(repository=config.repository, grpc_port=port))
+
+
+def test_several_ports_in_use_are_named_at_once(config):
+    claimed = PortClaims.take(config)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        health = other.getsockname()[1]
+        ports = {"--http": ("127.0.0.1", claimed.ports.http), "--grpc": ("127.0.0.1", None)}
+        require_free({**ports, "--metrics": ("127.0.0.1", None)})
+        with pytest.raises(PortInUseError) as refused:
+            require_free({**ports, "--health-port": ("127.0.0.1", health)})
+    holder = f"by process {os.getpid()} ("
+    told = str(refused.value)
+    assert f"--http {claimed.ports.http} {holder}" in told and f"--health-port {health} {holder}" in told
+    assert "--grpc" not in told
+    claimed.release()
+    require_free({**ports, "--health-port": ("127.0.0.1", health)})
 
 
 def test_a_port_claimed_by_another_server_is_in_use_until_released(config):
