@@ -36,35 +36,32 @@ def labels_of(target: Any, num_labels: int) -> Tensor:
 def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     """Find the temperature under which the targets are likeliest.
 
-    With classes for targets, two answers more count, one that is right and one that is wrong, which are as sure as the
-    others are in the mean: of answers that are all right nobody knows that the next one is. Logits that fit any
-    temperature have one of `TEMPERATURES`.
+    Of answers that are all right nobody knows that the next one is: two more count then, one right and one wrong, which
+    are as sure as the others are in the mean. Logits that fit any temperature have one of `TEMPERATURES`.
 
     Shape: logits `[N, C]`; targets `[N]` classes, or `[N, C]` the probability of each
     """
     logits = logits.double()
-    if targets.ndim == 2:
-        shares = targets.double()
-        return _likeliest(lambda temperature: float(functional.cross_entropy(logits / temperature, shares)))
-    top = logits.argmax(dim=-1, keepdim=True)
+    targets = targets if targets.ndim == 1 else targets.double()
+    top = logits.argmax(dim=-1)
+    are_all_right = targets.ndim == 1 and len(targets) > 0 and bool((top == targets).all())
 
-    def loss(temperature: float) -> float:
-        log_shares = torch.log_softmax(logits / temperature, dim=-1)
-        right = log_shares.gather(1, top).logsumexp(dim=(0, 1))
-        wrong = log_shares.scatter(1, top, -torch.inf).logsumexp(dim=(0, 1))
-        return float(functional.nll_loss(log_shares, targets, reduction="sum") - right - wrong)
+    def loss(log_temperature: float) -> float:
+        divided = logits / math.exp(log_temperature)
+        if not are_all_right:
+            return float(functional.cross_entropy(divided, targets))
+        log_shares = torch.log_softmax(divided, dim=-1)
+        right = log_shares.gather(1, top[:, None])
+        wrong = log_shares.scatter(1, top[:, None], -torch.inf)
+        return -float(right.sum() + right.logsumexp(dim=(0, 1)) + wrong.logsumexp(dim=(0, 1)))
 
-    return _likeliest(loss)
+    low, high = map(math.log, TEMPERATURES)
+    return math.exp(_least(loss, low, high))
 
 
 def is_at_bound(temperature: float) -> bool:
     """Whether a temperature is no best one: the answers that it was fitted to are all wrong, or all alike."""
     return any(math.isclose(temperature, bound, rel_tol=0.01) for bound in TEMPERATURES)
-
-
-def _likeliest(loss: Callable[[float], float]) -> float:
-    low, high = map(math.log, TEMPERATURES)
-    return math.exp(_least(lambda log_temperature: loss(math.exp(log_temperature)), low, high))
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:

@@ -50,6 +50,10 @@ def test_of_answers_that_are_all_right_the_next_may_be_wrong(gap: float, count: 
     assert confidences(half_as_sure, found).mean() < (count + 1) / (count + 2) - 0.02, f"seed {seed}"
 
 
+def test_no_answers_have_a_temperature_at_its_bound() -> None:
+    assert is_at_bound(fit_temperature(torch.empty(0, 4), torch.empty(0, dtype=torch.int64)))
+
+
 def test_answers_that_are_all_alike_have_a_temperature_at_its_bound() -> None:
     alike = fit_temperature(torch.ones(100, 3), torch.arange(100) % 3)
     assert is_at_bound(alike) and is_at_bound(TEMPERATURES[0]) and not is_at_bound(1.0)
