@@ -184,7 +184,7 @@ class Bench:
             render_repository(home.repository, export_settings())
             config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
             with TritonServer(config) as server:
-                yield LevelsLoad(server), Tenants(hplms, self._tests)
+                yield LevelsLoad(server.grpc_url), Tenants(hplms, self._tests)
 
 
 @contextmanager

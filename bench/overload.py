@@ -304,7 +304,7 @@ def measure(model: str, settings: Settings, seed: int) -> tuple[dict[str, float]
 
 
 def short_deadlines(loads: Loads, settings: Settings, capacity_per_s: float) -> dict[str, float]:
-    """Medians of several runs of all loads; the last figure is for the cores that were left."""
+    """Return medians of several runs of all loads; the last figure is for the cores that were left."""
     found: dict[str, list[float]] = {}
     for _ in range(settings.repeats):
         played = {load: loads.short(load, capacity_per_s) for load in settings.short_loads}

@@ -91,6 +91,12 @@ class Played:
             count = reasons.total()
             raise RunError(f"{count:,} of {len(self.requests):,} requests were not answered, most often: {reason}")
 
+    def require_none_failed(self) -> None:
+        """Raise RunError if a request was neither answered nor rejected nor too late to be sent."""
+        failed = self.requests.reasons[np.equal(self.requests.kinds, str(Kind.FAILED))].tolist()
+        if failed:
+            raise RunError(f"{len(failed):,} of {len(self.requests):,} requests failed, the first by: {failed[0]}")
+
 
 def play(
     target: Target,

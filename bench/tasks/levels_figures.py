@@ -1,4 +1,4 @@
-"""What `bench.levels` is made of: first answers by task, rounds, and the figures and the table that come of them."""
+"""Counts and times that `bench.levels` measures, and the figures and the table that come of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Round:
 
     def overloaded_ratio(self, count: str) -> float:
         """Return how many answers, or right ones, there are to as many requests, over those of all layers."""
-        return self.overloaded[AUTO][count] / self.overloaded[FULL_LEVEL][count]
+        return self.overloaded[AUTO][count] / max(1, self.overloaded[FULL_LEVEL][count])
 
 
 @dataclass(frozen=True)

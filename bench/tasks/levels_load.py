@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from bench.tasks.laddered import task_of
 from builder.construct.tasks.examples import Example, TaggedSentence
-from builder.serving import TritonServer
 from hplm_client import Answer, Classification, Entities, HplmClient, Request
 from loadtest.in_process import Played, play
 from loadtest.schedule import Row, Schedule
@@ -67,7 +66,7 @@ def is_same(one: Answer, other: Answer) -> bool:
 
 @dataclass(frozen=True)
 class Overload:
-    """What came of requests with deadlines: how many were answered, and how many of the answers are right or doubtful.
+    """Counts of requests with deadlines: how many were answered, and how many of the answers are right or doubtful.
 
     Answers that come after their deadlines are none: the SDK lets none pass.
     """
@@ -104,10 +103,10 @@ class Tenants:
 
 
 class LevelsLoad:
-    """Asks one server for levels."""
+    """Asks one server for levels, over gRPC."""
 
-    def __init__(self, server: TritonServer) -> None:
-        self._url = server.grpc_url
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def answers(self, questions: Sequence[Question], level: str, callers: int) -> Answers:
         """Ask each question once, by callers who each wait for an answer before they ask again."""
@@ -150,7 +149,10 @@ class LevelsLoad:
         due = zip(at_s.tolist(), questions, deadlines_ms.tolist(), strict=True)
         rows = [Row(at, each.hplm, each.text, deadline_ms) for at, each, deadline_ms in due]
         noted: _Noted = []
-        play(Target(self._url, timeout_s=_TIMEOUT_S), _schedule(rows, questions, level), open_ask=_noting(noted))
+        played = play(
+            Target(self._url, timeout_s=_TIMEOUT_S), _schedule(rows, questions, level), open_ask=_noting(noted)
+        )
+        played.require_none_failed()
         asked = {(each.hplm, _request(each, level).wire_text): each for each in questions}
         right = sum(asked[key].is_right(answer) for key, answer in noted)
         return Overload(len(rows), len(noted), right, sum(answer.doubtful for _, answer in noted))

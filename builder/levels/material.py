@@ -25,8 +25,8 @@ _LEAST_LEARNING = 20
 """Of texts that an early head for numbers learns from, a part of which chooses its penalty."""
 _MOST_UNLABELLED = 40_000
 _SEED = 29
-_MOST_POINTS = 20
-"""A target that loses more is offered to nobody."""
+_MOST_OFFERED_POINTS = 20
+"""No target is offered that loses more."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,10 @@ def _require_enough(
 
 
 def _instead(target: Target, held_out: int, num_candidates: int) -> str:
-    """Say the least loss that so many texts could certify, in the points in which targets are given."""
-    looser = (replace(target, tolerance=points / 100) for points in range(1, _MOST_POINTS + 1))
+    """Name the target that a number of texts could certify at best, in whole points."""
+    looser = (replace(target, tolerance=points / 100) for points in range(1, _MOST_OFFERED_POINTS + 1))
     could = next((each for each in looser if _least_texts(each, num_candidates) <= held_out), None)
-    return "" if could is None else f", and these could certify {could.shown}"
+    return "" if could is None else f"; these could certify {could.shown} at best"
 
 
 def _labels(examples: Iterable[Example]) -> set[str]:

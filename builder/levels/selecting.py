@@ -63,9 +63,7 @@ _LEVELS = "levels"
 """The figure of a version that names its levels, where it has several."""
 UNDER_LOAD = "under_load"
 """The figure that says how the target's deadline is kept while all batches are full."""
-NOT_CALIBRATED = (
-    "the confidence of early answers could not be made true: those to the texts that fit it are all wrong or all alike"
-)
+NOT_CALIBRATED = "no temperature makes the confidence of early answers true; the certificate holds all the same"
 _STRICT = "strict"
 """The figure that says where texts may have certified that the version was trained on, or chosen by."""
 _TRAINED_ON = "trained_on"

@@ -74,27 +74,34 @@ class PortClaims:
 
 
 def require_free(ports: Mapping[str, tuple[str, int | None]]) -> None:
-    """Name at once all ports that other programs have, if several; the first error of one would be told anyway.
+    """Reject ports that other programs have, all at once; what takes them later finds what has changed by then.
 
     Args:
         ports: Address and port by the option that chooses it; None for a free one.
 
     Raises:
-        PortInUseError: Several are in use.
+        PortInUseError: Some are in use.
+        InvalidArgumentError: There is no such address, or this user may not listen there.
     """
-    in_use = [
-        f"{option} {port}{in_use_by(port)}"
-        for option, (address, port) in ports.items()
-        if port is not None and not _is_free(address, port)
-    ]
-    if len(in_use) > 1:
-        raise PortInUseError(f"ports are in use: {', '.join(in_use)}; give others, or stop the programs that have them")
+    given = [(option, address, port) for option, (address, port) in ports.items() if port is not None]
+    in_use = [each for each in given if not _is_free(*each[1:])]
+    if len(in_use) == 1:
+        ((option, address, port),) = in_use
+        holder = in_use_by(port)
+        raise PortInUseError(
+            f"port {port} on {address} is in use{holder}; give another {option}, or stop the program that has it"
+        )
+    if in_use:
+        named = ", ".join(f"{option} {port}{in_use_by(port)}" for option, _, port in in_use)
+        raise PortInUseError(f"ports are in use: {named}; give others, or stop the programs that have them")
 
 
 def _is_free(address: str, port: int) -> bool:
+    """Whether no server of this project has claimed a port, and no program listens there."""
     claim = _claim(port)
+    is_free = claim is not None and _can_listen(address, port)
     _close_all([claim] if claim else [])
-    return claim is not None and _can_listen(address, port)
+    return is_free
 
 
 def _claim_given(address: str, port: int, sockets: list[socket.socket]) -> int:

@@ -36,32 +36,34 @@ def labels_of(target: Any, num_labels: int) -> Tensor:
 def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     """Find the temperature under which the targets are likeliest.
 
-    Of answers that are all right nobody knows that the next one is: two more count then, one right and one wrong, which
-    are as sure as the others are in the mean. Logits that fit any temperature have one of `TEMPERATURES`.
+    That N answers are all right does not mean that the next one is: such targets are smoothed, so that each is right
+    with a probability of N + 1 of N + 2. Logits that fit any temperature have one of `TEMPERATURES`.
 
     Shape: logits `[N, C]`; targets `[N]` classes, or `[N, C]` the probability of each
     """
     logits = logits.double()
-    targets = targets if targets.ndim == 1 else targets.double()
-    top = logits.argmax(dim=-1)
-    are_all_right = targets.ndim == 1 and len(targets) > 0 and bool((top == targets).all())
+    if targets.ndim == 2:
+        targets = targets.double()
+    elif len(targets) and (logits.argmax(dim=-1) == targets).all():
+        targets = _smoothed(targets, *logits.shape)
 
     def loss(log_temperature: float) -> float:
-        divided = logits / math.exp(log_temperature)
-        if not are_all_right:
-            return float(functional.cross_entropy(divided, targets))
-        log_shares = torch.log_softmax(divided, dim=-1)
-        right = log_shares.gather(1, top[:, None])
-        wrong = log_shares.scatter(1, top[:, None], -torch.inf)
-        return -float(right.sum() + right.logsumexp(dim=(0, 1)) + wrong.logsumexp(dim=(0, 1)))
+        return float(functional.cross_entropy(logits / math.exp(log_temperature), targets))
 
     low, high = map(math.log, TEMPERATURES)
     return math.exp(_least(loss, low, high))
 
 
 def is_at_bound(temperature: float) -> bool:
-    """Whether a temperature is no best one: the answers that it was fitted to are all wrong, or all alike."""
+    """Whether a temperature is no best one: that would be beyond what is tried, or there is none."""
     return any(math.isclose(temperature, bound, rel_tol=0.01) for bound in TEMPERATURES)
+
+
+def _smoothed(targets: Tensor, count: int, num_classes: int) -> Tensor:
+    """Return the probabilities of classes that are right once more, and once wrong: `[N]` → `[N, C]`."""
+    wrong = 1 / (count + 2)
+    others = torch.full((count, num_classes), wrong / max(1, num_classes - 1), dtype=torch.float64)
+    return others.scatter(1, targets[:, None], 1 - wrong)
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:

@@ -1,11 +1,12 @@
 """Which spans of a traffic a plan is made for, and which are held out to judge it: never the same ones.
 
 A search sees a span whole, or pieces of it at its full rate, so that it meets bursts and drift wherever they are. And
-it sees some requests for each model that is asked for: what it never meets it gives no memory.
+it sees some requests for each model that is asked for: to one that it never meets it would give no memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,8 +25,6 @@ PIECES = 4
 _LEAST_PATIENCES = 5
 """In the time that a request has, queues grow as long as they get: a shorter piece would show none."""
 _FEW_REQUESTS = 200
-_MOST_OF_MISSED = 1_000
-"""Requests for a model that nothing else of what a search sees asks for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +60,16 @@ class Slices:
 
 
 def slices_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Slices:
-    """Take some moments of a traffic, and requests for each model that these do not ask for.
-
-    A model that only the held-out spans ask for is seen in one of these.
-    """
+    """Take some moments of a traffic, and as large a share of the requests for each model that these do not ask for."""
     if len(traffic) < _FEW_REQUESTS:
         return Slices(traffic)
     moments = moments_of(traffic, seed, num_devices)
-    missed = np.setdiff1d(traffic.models, moments.seen.models).tolist()
-    added = [_requests_for(model, moments) for model in missed]
-    return Slices(one_after_the_other([moments.seen, *added]), moments.held_out)
+    added, apart = [], [*moments.held_out]
+    for model in np.setdiff1d(traffic.models, moments.seen.models).tolist():
+        count = max(1, round(len(moments.seen) * float((traffic.models == model).mean())))
+        taken, apart = _taken(model, count, moments.others, apart)
+        added.append(taken)
+    return Slices(one_after_the_other([moments.seen, *added]), tuple(apart))
 
 
 def moments_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Moments:
@@ -94,12 +93,22 @@ def moments_of(traffic: Traffic, seed: int, num_devices: int = 1) -> Moments:
     return Moments(seen, held_out, (*training, *shuffled[_RANDOM:]))
 
 
-def _requests_for(model: int, moments: Moments) -> Traffic:
-    """Return the first requests for a model in the span that has most of them."""
-    own = max((span.of([model]) for span in moments.others), key=len, default=moments.seen.of([model]))
-    if not len(own):
-        own = max((span.of([model]) for span in moments.held_out), key=len)
-    return _part(own, 0, _MOST_OF_MISSED)
+def _taken(
+    model: int, count: int, others: Sequence[Traffic], apart: Sequence[Traffic]
+) -> tuple[Traffic, list[Traffic]]:
+    """Take the first requests for a model in the span that has most of them, and return what is left apart.
+
+    A span that is kept apart is taken from only where no other asks for the model.
+    """
+    own = max((span.of([model]) for span in others), key=len)
+    if len(own):
+        return _part(own, 0, count), [*apart]
+    fullest = max(range(len(apart)), key=lambda place: int((apart[place].models == model).sum()))
+    span = apart[fullest]
+    is_taken = np.zeros(len(span), np.bool_)
+    is_taken[np.flatnonzero(span.models == model)[:count]] = True
+    left = [span.kept(~is_taken) if place == fullest else each for place, each in enumerate(apart)]
+    return span.kept(is_taken), left
 
 
 def _pieces(span: Traffic, share: int, rng: np.random.Generator) -> list[Traffic]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +18,15 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.random_root import random_ladder
 from bench.levels import levels as bench_levels
+from bench.tasks import levels_load
 from bench.tasks.laddered import LadderedTask, add_tenants
 from bench.tasks.levels_figures import FirstAnswers, Round, figures_of, table
-from bench.tasks.levels_load import Question, Tenants, is_same
+from bench.tasks.levels_load import LevelsLoad, Question, Tenants, is_same
 from builder.construct.hplm.hplms import publish_linked
 from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence
-from hplm_client import Answer, Classification, Entities, Entity
+from hplm_client import Answer, Classification, ClientError, Entities, Entity, Request, ServerError, UnavailableError
+from loadtest.errors import RunError
+from loadtest.sender import Ask, Target
 
 COUNTS = {"texts": 100, "harmed": 3, "helped": 1, "full right": 90, "early": 70, "inexact": 1}
 SAME = {"alone": 10, "same level": 9, "same label": 10}
@@ -85,6 +89,37 @@ def test_first_answers_are_counted_by_task() -> None:
     )
     counts = {"texts": 2, "harmed": 1, "helped": 0, "full right": 2, "early": 1, "inexact": 1}
     assert found.rows() == [{"task": "one", **counts, "alone": 1, "same level": 0, "same label": 1}]
+
+
+def test_of_an_overload_only_answers_in_time_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third request is rejected; a quarter of the answers is wrong, and every text is asked several times."""
+    asked: list[Request] = []
+
+    @asynccontextmanager
+    async def open_fake(_: Target) -> AsyncIterator[Ask]:
+        async def ask(request: Request) -> Answer:
+            asked.append(request)
+            if len(asked) % 3 == 0:
+                raise failing("predicted to be late")
+            answer = label("b" if request.text == "text 3" else "a", "early")
+            object.__setattr__(answer, "doubtful", request.text == "text 0")
+            return answer
+
+        yield ask
+
+    monkeypatch.setattr(levels_load, "open_sdk", open_fake)
+    failing: type[ClientError] = UnavailableError
+    questions = [Question("tenant0/one", LabelledText(f"text {number % 4}", "a")) for number in range(120)]
+    times = np.linspace(0.0, 0.2, 120), np.full(120, 5_000)
+    found = LevelsLoad("localhost:1").overloaded(questions, *times, "auto")
+    assert (found.requests, found.answered) == (120, 80)
+    assert (found.right, found.doubtful) == (60, 20)
+    assert {request.deadline_ms for request in asked} <= {*range(1, 5_001)} and {each.level for each in asked} == {
+        "auto"
+    }
+    failing = ServerError
+    with pytest.raises(RunError, match=r"40 of 120 requests failed, the first by: .*predicted to be late"):
+        LevelsLoad("localhost:1").overloaded(questions, *times, "auto")
 
 
 def test_ratios_are_medians_over_rounds() -> None:

@@ -218,6 +218,14 @@ def test_asking_a_server_that_is_not_there(run: Run) -> None:
         claims.release()
 
 
+def test_a_pipe_gets_the_parts_of_a_value_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    ladder = {"target": "a drop of at most 1 points", "certified_on": 4000}
+    print_entry({"ladder": ladder}, as_json=False)
+    assert capsys.readouterr().out == "ladder\ttarget a drop of at most 1 points; certified_on 4000\n"
+    print_rows([{"id": "a/b", "ladder": ladder}], "hPLMs", as_json=False)
+    assert capsys.readouterr().out.splitlines()[1] == "a/b\ttarget a drop of at most 1 points; certified_on 4000"
+
+
 def test_doctor_in_a_pipe_cuts_nothing(run: Run, tmp_path: Path) -> None:
     home = tmp_path / ("long" * 50)
     home.mkdir()

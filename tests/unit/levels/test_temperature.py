@@ -50,6 +50,15 @@ def test_of_answers_that_are_all_right_the_next_may_be_wrong(gap: float, count: 
     assert confidences(half_as_sure, found).mean() < (count + 1) / (count + 2) - 0.02, f"seed {seed}"
 
 
+def test_right_answers_of_which_few_are_less_sure_leave_doubt_of_others(seed: int) -> None:
+    """Gaps between a half and twenty: nearly all are surer than a text with a gap of two."""
+    gaps = torch.from_numpy(np.random.default_rng(seed).gamma(2, 4, 100)).clamp(min=0.5)
+    logits = torch.cat([gaps[:, None], torch.zeros(100, 3)], dim=1)
+    found = fit_temperature(logits, torch.zeros(100, dtype=torch.int64))
+    assert confidences(torch.tensor([[2.0, 0.0, 0.0, 0.0]]), found)[0] < 0.95, f"seed {seed}"
+    assert not is_at_bound(found), f"seed {seed}"
+
+
 def test_no_answers_have_a_temperature_at_its_bound() -> None:
     assert is_at_bound(fit_temperature(torch.empty(0, 4), torch.empty(0, dtype=torch.int64)))
 

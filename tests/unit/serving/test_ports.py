@@ -67,9 +67,10 @@ def test_several_ports_in_use_are_named_at_once(config):
     with socket.create_server(("127.0.0.1", 0)) as other:
         health = other.getsockname()[1]
         ports = {"--http": ("127.0.0.1", claimed.ports.http), "--grpc": ("127.0.0.1", None)}
-        require_free({**ports, "--metrics": ("127.0.0.1", None)})
         with pytest.raises(PortInUseError) as refused:
             require_free({**ports, "--health-port": ("127.0.0.1", health)})
+        with pytest.raises(PortInUseError, match=f"port {health} on .* is in use .*; give another --health-port, or"):
+            require_free({"--health-port": ("127.0.0.1", health)})
     holder = f"by process {os.getpid()} ("
     told = str(refused.value)
     assert f"--http {claimed.ports.http} {holder}" in told and f"--health-port {health} {holder}" in told
