@@ -309,11 +309,15 @@ def _fitting(rows: Indices) -> tuple[Indices, Indices]:
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the figures of the default exit: means over tasks of labels, or the worst task."""
+    """Return the figures of the default exit: means over tasks of labels, or the worst task.
+
+    `exit_share_half_mean` is of the exit after half of the layers.
+    """
     chosen = [row for row in rows if row["after"] == default_exit(row["layers"])]
     of_labels = [row for row in chosen if row["metric"] == "accuracy"]
     if not of_labels:
         raise NotFoundError("no task with one label a text has been measured yet")
+    half = [row for row in rows if row["metric"] == "accuracy" and 2 * row["after"] == row["layers"]]
     small = [row["bytes"] for row in chosen if row["labels"] <= _FEW_LABELS and not row["pairs"]]
     return {
         "ece_before": mean(_ece(row, " before") for row in of_labels),
@@ -322,6 +326,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "ece_floor": mean(row["ece floor"] for row in of_labels),
         "violations": max(row["violations"] for row in chosen),
         "exit_share_mean": mean(row["answered early"] for row in of_labels),
+        **({"exit_share_half_mean": mean(row["answered early"] for row in half)} if half else {}),
         "drop_mean": mean(row["drop"] for row in chosen),
         "worst_drop_points": max(row["drop"] for row in chosen),
         "worst_drop_less_error_points": max(row["drop"] - row["drop error"] for row in chosen),
