@@ -9,7 +9,7 @@ Usage:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,19 +48,29 @@ class RowAtExit(NamedTuple):
     prunable: Prunable
 
 
+KeptTokens = Callable[[Tensor, Sequence[RowAtExit]], list[Bools]]
+"""Chooses the tokens that rows keep, from packed states `[T, H]`: `[L]` of each."""
+
+
 def kept_tokens(states: Tensor, rows: Sequence[RowAtExit]) -> list[Bools]:
-    """Choose the tokens that rows keep, from packed states `[T, H]`: `[L]` of each."""
-    lengths = [len(each.prunable.marks) for each in rows]
-    tokens = _Tokens.of(rows, lengths)
-    pulls = torch.cat([pull for each in rows for pull in _pulls(states, each)]).cpu().numpy()
-    return np.split(tokens.kept(pulls, np.array([each.prunable.alpha for each in rows])), np.cumsum(lengths)[:-1])
+    """Choose by how far each token moves the early answer."""
+    tokens = _Tokens.of(rows)
+    return tokens.kept(tokens.spread(torch.cat([pull for each in rows for pull in _pulls(states, each)]).cpu().numpy()))
+
+
+def kept_by_scores(scores: Tensor, rows: Sequence[RowAtExit]) -> list[Bools]:
+    """Choose by scores of all tokens, above 0, `[T]`."""
+    return _Tokens.of(rows).kept(torch.cat([scores[each.row.start : each.row.end] for each in rows]).cpu().numpy())
 
 
 class _Tokens(NamedTuple):
     """The tokens of some rows, one row behind the other: the row, segment and word of each, by their numbers.
 
-    Shape: `[T]` each
+    Shape: alphas and lengths `[rows]`, the others `[T]`
     """
+
+    alphas: npt.NDArray[np.float64]
+    lengths: _Indices
 
     row: _Indices
     segment: _Indices
@@ -68,24 +78,33 @@ class _Tokens(NamedTuple):
     is_of_word: Bools
 
     @classmethod
-    def of(cls, rows: Sequence[RowAtExit], lengths: Sequence[int]) -> _Tokens:
+    def of(cls, rows: Sequence[RowAtExit]) -> _Tokens:
+        alphas = np.array([each.prunable.alpha for each in rows])
+        lengths = np.array([len(each.prunable.marks) for each in rows])
         row = np.repeat(np.arange(len(rows)), lengths)
-        place = np.concatenate([np.arange(length) for length in lengths])
+        place = np.concatenate([np.arange(length) for length in lengths.tolist()])
         segment = 2 * row + (place >= np.array([_first_length(each.row) for each in rows])[row])
         marks = np.concatenate([each.prunable.marks for each in rows])
         is_of_word = marks != OF_NO_WORD
         follows_word = np.concatenate([[False], is_of_word[:-1] & (segment[1:] == segment[:-1])])
         begins = is_of_word & ((marks == BEGINS_WORD) | ~follows_word)
-        return cls(row, segment, np.maximum(begins.cumsum() - 1, 0), is_of_word)
+        return cls(alphas, lengths, row, segment, np.maximum(begins.cumsum() - 1, 0), is_of_word)
 
-    def kept(self, pulls: _Floats, alphas: npt.NDArray[np.float64]) -> Bools:
-        """Choose by how far each token moves the answer."""
-        num_rows, is_of_word = len(alphas), self.is_of_word
-        num_segments = 2 * num_rows
+    def spread(self, pulls: _Floats) -> _Floats:
+        """Return how far each pull is from the mean of its segment."""
+        num_segments = 2 * len(self.lengths)
         with np.errstate(invalid="ignore"):  # of a row of NaN
             means = np.bincount(self.segment, pulls, num_segments) / _counts(self.segment, num_segments)
-            scores = np.abs(pulls - means[self.segment]) * is_of_word
-        least = alphas * np.bincount(self.row, scores, num_rows) / _counts(self.row[is_of_word], num_rows)
+            apart: _Floats = np.abs(pulls - means[self.segment])
+        return apart
+
+    def kept(self, scores: _Floats) -> list[Bools]:
+        """Choose the words of each row with a score above its least one, and one word of each segment."""
+        num_rows, is_of_word = len(self.lengths), self.is_of_word
+        num_segments = 2 * num_rows
+        with np.errstate(invalid="ignore"):
+            scores = scores * is_of_word
+        least = self.alphas * np.bincount(self.row, scores, num_rows) / _counts(self.row[is_of_word], num_rows)
         stays = np.zeros(len(scores), np.bool_)
         stays[self.word[is_of_word & (scores > least[self.row])]] = True
         has_words, has_kept = np.zeros((2, num_segments), np.bool_)
@@ -95,7 +114,7 @@ class _Tokens(NamedTuple):
             candidates = np.flatnonzero(is_of_word & (self.segment == segment))
             stays[self.word[candidates[scores[candidates].argmax()]]] = True
         kept: Bools = ~is_of_word | stays[self.word]
-        return kept
+        return np.split(kept, np.cumsum(self.lengths)[:-1])
 
 
 def _counts(indices: _Indices, length: int) -> npt.NDArray[np.intp]:

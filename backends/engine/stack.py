@@ -21,7 +21,7 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layouts import MakeLayout
 from backends.engine.packing import MicroBatch, PackedRows
 from backends.engine.precision import precision_of, smoothing_of
-from backends.engine.pruning import Bools, Prunable, RowAtExit, kept_tokens
+from backends.engine.pruning import Bools, KeptTokens, RowAtExit, kept_tokens
 from backends.engine.slotted_layers import AdaptersOf, SlottedLayers, StackSettings, on_cpu, pays
 from backends.root.int8_file import Smoothing
 from backends.root.store import RootFolder
@@ -69,6 +69,7 @@ class UpperStack(SlottedLayers):
         adapters_of: Computes the adapters of a batch's segments; a bench compares others with the default.
         layout_of: Makes the layout; by default the one that the settings name. A bench compares layouts of its own.
         smoothing: Of int8; by default the one that is stored beside the root.
+        words_of: Chooses what is left of rows that lose words at their exits; a bench compares others with the default.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class UpperStack(SlottedLayers):
         adapters_of: AdaptersOf = SegmentedAdapters,
         layout_of: MakeLayout | None = None,
         smoothing: Smoothing | None = None,
+        words_of: KeptTokens = kept_tokens,
     ) -> None:
         precision = precision_of(settings.dtype, torch.device(settings.device))
         if smoothing is None and precision.products == "int8":
@@ -86,6 +88,7 @@ class UpperStack(SlottedLayers):
         layers = root.upper(), root.geometry
         super().__init__(*layers, settings, precision, compute_pool, adapters_of, layout_of, smoothing)
         self.fingerprint = root.fingerprint
+        self._words_of = words_of
         self._heads: dict[int, tuple[Head, str, Ladder | None]] = {}
         """Heads by slot, each with its pooling, and the ladder where there is one."""
 
@@ -193,7 +196,9 @@ class UpperStack(SlottedLayers):
         words: Words = {}
         if batch.may_narrow:
             lost = [each.lost_words(confidence) for each, confidence in zip(exits, sure, strict=True)]
-            words = _kept_words(states, [position for position, _ in at_exit], heads, outputs, lost)
+            columns = zip([position for position, _ in at_exit], heads, outputs, lost, strict=True)
+            pruned = {at: RowAtExit(head, output, each) for at, head, output, each in columns if each is not None}
+            words = dict(zip(pruned, self._words_of(states, [*pruned.values()]), strict=True)) if pruned else {}
         found = [
             (rows[position].index, _early(output, confidence, each, words.get(position)))
             for (position, each), output, confidence in zip(at_exit, outputs, sure, strict=True)
@@ -215,19 +220,6 @@ class UpperStack(SlottedLayers):
 def _early(logits: Tensor, confidence: float, leaving: Exit, words: Bools | None) -> Early:
     leaves = leaving.lets_go(confidence) and not leaving.is_compared
     return Early(logits, confidence, leaves, None if words is None else float(words.mean()))
-
-
-def _kept_words(
-    states: Tensor,
-    positions: Sequence[int],
-    heads: Sequence[HeadRow],
-    outputs: Sequence[Tensor],
-    lost: Sequence[Prunable | None],
-) -> Words:
-    """Choose the tokens that rows keep, of those that lose some."""
-    columns = zip(positions, heads, outputs, lost, strict=True)
-    pruned = {at: RowAtExit(head, output, words) for at, head, output, words in columns if words is not None}
-    return dict(zip(pruned, kept_tokens(states, [*pruned.values()]), strict=True)) if pruned else {}
 
 
 def _may_leave(row: _Row, after: int) -> bool:

@@ -18,7 +18,7 @@ from adapter_reference import KINDS, random_artifact, reference_answer, referenc
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
 from backends.adapters.pooling import PAIR_POOLING
-from backends.engine import slotted_layers, stack
+from backends.engine import slotted_layers
 from backends.engine.compute_pool import ComputePool
 from backends.engine.exits import NEVER, Early, Exit
 from backends.engine.layouts import LAYOUTS, Sharing
@@ -106,7 +106,7 @@ def run(upper: UpperStack, artifacts: dict[int, HplmArtifact], rows: Sequence[Ro
             ran.kept.update((id(each.prunable), mask) for each, mask in zip(at_exit, kept, strict=True))
         return kept
 
-    patch.setattr(stack, "kept_tokens", seen)
+    patch.setattr(upper, "_words_of", seen)
     ready = [upper.ready(row.key, lambda key=row.key: artifacts[key]) for row in rows]  # type: ignore[misc]
     packed = upper.pack([row.hidden for row in rows], ready)
     ran.logits = upper.run(packed, ready, [row.middle for row in rows], [row.exit for row in rows], on_early)
