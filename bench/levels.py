@@ -4,8 +4,9 @@ For each task an hPLM is tuned with the settings of `hplm create`, in the home, 
 is selected in a copy: the dev texts, which have also chosen the hPLM's epoch, certify that `max_drop` points at most
 are lost. `kept tokens` is of ladders that leave out words of texts that go on. Copies of the hPLMs that got a ladder go
 to `tenants` tenants on one real server with the default export. Each test text is asked once without a level and once
-for `full`; the first answers, for which the server has computed nothing yet, are judged. Then, in each round, the same
-requests are played for `full` and without a level, in turns: alone, until nothing more fits, and by Poisson arrivals at
+for `full`; the first answers, for which the server has computed nothing yet, are judged. Then, in each round, some
+texts are asked, so that what tables lack of them is computed, and requests for these are played for `full` and without
+a level, in turns: alone, until nothing more fits, and by Poisson arrivals at
 `load` of what `full` bears; and at `overload` times that, with deadlines in 5 to 20 times what 64 rows take, where rows
 settle for early answers before any is rejected. Ratios are medians over the rounds; `accuracy_2x` is of all that was
 answered under the overload, `right_2x_over_full` counts right answers.
@@ -42,7 +43,7 @@ from bench.tasks.cut import CutTask, cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums, task_names
 from bench.tasks.laddered import LadderedTask, LadderedTasks, add_tenants, task_of
 from bench.tasks.levels_figures import LEVELS, FirstAnswers, Round, figures_of, table
-from bench.tasks.levels_load import Answers, LevelsLoad, Tenants, poisson_times_s
+from bench.tasks.levels_load import Answers, LevelsLoad, Question, Tenants, poisson_times_s
 from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, SharedTunings
 from builder.export.repository import render_repository
 from builder.levels.target import Target
@@ -105,6 +106,10 @@ _QUICK_TASKS = ("csabstruct", "sst2")
 _FIRST = "first"
 
 
+def _again(questions: Sequence[Question], count: int, rng: np.random.Generator) -> list[Question]:
+    return [questions[index] for index in rng.integers(len(questions), size=count)]
+
+
 def _round_name(number: int) -> str:
     return f"round-{number}"
 
@@ -128,10 +133,9 @@ class Bench:
         if is_first or missing:
             plain = self._plain_answers() if is_first else {}
             with self._served(has_ladders=True) as (load, tenants):
-                every = tenants.every_text(np.random.default_rng(self._settings.seed))
-                # Also where these are known: the tables of this server are to have what rounds ask for.
-                answers = load.answers(every, AUTO, self._settings.callers)
                 if is_first:
+                    every = tenants.every_text(np.random.default_rng(self._settings.seed))
+                    answers = load.answers(every, AUTO, self._settings.callers)
                     trials.keep(_FIRST, self._first(load, answers, plain).rows())
                 for number in one_by_one(missing, "levels", "rounds"):
                     trials.keep(_round_name(number), [asdict(self._round(load, tenants, number))])
@@ -151,19 +155,21 @@ class Bench:
     def _round(self, load: LevelsLoad, tenants: Tenants, number: int) -> Round:
         settings, rng = self._settings, np.random.default_rng((self._settings.seed, number))
         levels = LEVELS if number % 2 else LEVELS[::-1]
-        alone = load.alone(tenants.drawn(settings.alone_texts, rng), levels)
-        saturating = tenants.drawn(settings.saturated_texts, rng)
-        rows_per_s = {level: load.rows_per_s(saturating, level, settings.in_flight) for level in levels}
+        asked = tenants.drawn(settings.saturated_texts, rng)
+        # A server forgets fragments that it has computed for other texts; the level that came first would pay for them.
+        load.answers(asked, FULL_LEVEL, settings.callers)
+        alone = load.alone(asked[: settings.alone_texts], levels)
+        rows_per_s = {level: load.rows_per_s(asked, level, settings.in_flight) for level in levels}
         at_s = poisson_times_s(settings.load * rows_per_s[FULL_LEVEL], settings.load_s, rng)
-        loading = tenants.drawn(len(at_s), rng)
+        loading = _again(asked, len(at_s), rng)
         loaded = {level: load.loaded(loading, at_s, level) for level in levels}
-        overloaded = self._overloaded(load, tenants, rows_per_s[FULL_LEVEL], levels, rng)
+        overloaded = self._overloaded(load, asked, rows_per_s[FULL_LEVEL], levels, rng)
         return Round({level: took_ms for level, (_, took_ms) in alone.items()}, loaded, rows_per_s, overloaded)
 
     def _overloaded(
         self,
         load: LevelsLoad,
-        tenants: Tenants,
+        questions: Sequence[Question],
         rows_per_s: float,
         levels: Sequence[str],
         rng: np.random.Generator,
@@ -172,7 +178,7 @@ class Bench:
         at_s = poisson_times_s(settings.overload * rows_per_s, settings.overload_s, rng)
         batch_ms = 1e3 * settings.batch / rows_per_s
         deadlines = UniformDeadlines(*(max(1, round(count * batch_ms)) for count in settings.deadlines_in_batches))
-        asked, deadlines_ms = tenants.drawn(len(at_s), rng), deadlines.draw_ms(len(at_s), rng)
+        asked, deadlines_ms = _again(questions, len(at_s), rng), deadlines.draw_ms(len(at_s), rng)
         return {level: asdict(load.overloaded(asked, at_s, deadlines_ms, level)) for level in levels}
 
     @contextmanager
