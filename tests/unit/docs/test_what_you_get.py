@@ -16,6 +16,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 MACHINE = {"cores": 2, "cpu": "some processor", "instructions": "avx2"}
 SETTINGS = {"max_drop": 1.0, "certainty": 0.9, "load": 0.8, "root": "gte", "tenants": 64, "rounds": 5}
 FIGURES = {
+    "right_2x_over_full": 1.8,
     "answered_early_mean": 0.64,
     "drop_points_mean": -0.05,
     "lone_latency_ratio": 0.71,
