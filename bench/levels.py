@@ -6,10 +6,10 @@ are lost. `kept tokens` is of ladders that leave out words of texts that go on. 
 to `tenants` tenants on one real server with the default export. Each test text is asked once without a level and once
 for `full`; the first answers, for which the server has computed nothing yet, are judged. Then, in each round, some
 texts are asked, so that what tables lack of them is computed, and requests for these are played for `full` and without
-a level, in turns: alone, until nothing more fits, and by Poisson arrivals at
-`load` of what `full` bears; and at `overload` times that, with deadlines in 5 to 20 times what 64 rows take, where rows
-settle for early answers before any is rejected. Ratios are medians over the rounds; `accuracy_2x` is of all that was
-answered under the overload, `right_2x_over_full` counts right answers.
+a level, in turns: alone, until nothing more fits, by Poisson arrivals at `load` of what `full` bears, and at `overload`
+times that, with deadlines in 5 to 20 times what 64 rows take, where rows settle for early answers before any is
+rejected. Ratios are medians over the rounds; `accuracy_2x` is of all that was answered under the overload,
+`right_2x_over_full` counts right answers.
 
 `same_level_share` compares levels in company with those alone. `full_same_label_share` compares labels of the level
 `full`, each asked alone, with a server whose hPLMs have no ladders. Tuned hPLMs and measured rounds are kept in

@@ -71,7 +71,6 @@ class _Tokens(NamedTuple):
 
     alphas: npt.NDArray[np.float64]
     lengths: _Indices
-
     row: _Indices
     segment: _Indices
     word: _Indices

@@ -146,7 +146,7 @@ def test_a_target_accuracy_counts_what_rows_that_go_on_are_answered_by() -> None
 def test_no_ensemble_is_tried_where_it_could_not_be_certified(
     pairs: LabelPairs, target: Target, num_certifying: int
 ) -> None:
-    """So that the risk is not divided for nothing."""
+    """The risk is not divided for nothing."""
     assert tried(pairs, target, num_certifying) == [(STEP, pairs)]
 
 

@@ -51,7 +51,7 @@ def test_of_answers_that_are_all_right_the_next_may_be_wrong(gap: float, count: 
 
 
 def test_right_answers_of_which_few_are_less_sure_leave_doubt_of_others(seed: int) -> None:
-    """Gaps between a half and twenty: nearly all are surer than a text with a gap of two."""
+    """Gaps of a half and more, eight in the mean: most answers are surer than one with a gap of two."""
     gaps = torch.from_numpy(np.random.default_rng(seed).gamma(2, 4, 100)).clamp(min=0.5)
     logits = torch.cat([gaps[:, None], torch.zeros(100, 3)], dim=1)
     found = fit_temperature(logits, torch.zeros(100, dtype=torch.int64))
