@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,10 +136,17 @@ def _print_levels(told: dict[str, Any], profile: Profile | None, svg: Path | Non
     if profile is not None and svg is not None:
         svg.write_text(draw_profile(profile), encoding="utf-8")
     if profile is None or as_json:
-        print_entry(told if profile is None else {**told, "candidates": profile.rows}, as_json)
+        print_entry(told if profile is None else {**told, **_tables(profile)}, as_json)
         return
     print_entry(told, as_json)
     print_rows(profile.rows, "candidates", as_json)
+    if profile.students:
+        print_rows([asdict(each) for each in profile.students], "students, in place of all layers", as_json)
+
+
+def _tables(profile: Profile) -> dict[str, Any]:
+    students = [asdict(each) for each in profile.students]
+    return {"candidates": profile.rows} | ({"students": students} if students else {})
 
 
 def _files(

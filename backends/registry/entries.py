@@ -54,19 +54,21 @@ class OfferedStudents:
         edition: `set`, the fingerprint of the root's set that they are for.
         best: Their number.
         depth: What one of them costs, as a share of the upper layers.
+        least: The fewest that the load may leave; `hplm select` adds it where it certifies so many.
     """
 
     edition: str
     best: int
     depth: float
+    least: int = 1
 
     @classmethod
     def read(cls, offered: Any) -> OfferedStudents | None:
         try:
-            read = cls(str(offered["set"]), int(offered["best"]), float(offered["depth"]))
-        except (KeyError, TypeError, ValueError):
+            read = cls(str(offered["set"]), int(offered["best"]), float(offered["depth"]), int(offered.get("least", 1)))
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
-        return read if 1 <= read.best <= MOST_STUDENTS and read.depth > 0 else None
+        return read if 1 <= read.least <= read.best <= MOST_STUDENTS and read.depth > 0 else None
 
 
 class Way(NamedTuple):
@@ -220,7 +222,7 @@ class HplmEntry:
         It is the likely one where the row may not settle.
         """
         if _is_of_students(level):
-            return COUNTS.get(level, 1) * self._offered.depth
+            return COUNTS.get(level, self._offered.least) * self._offered.depth
         return self.exit_depth(level) if self.may_settle else self.likely_depth(level)
 
     def exit_depth(self, level: str) -> float:

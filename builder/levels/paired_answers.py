@@ -223,7 +223,7 @@ class NumberPairs:
         scale: The standard deviation of full answers, in which losses are counted.
         objective: Scores answers to rows whose true numbers are `targets`; None where nothing knows these.
 
-    Shape: early `[N, 2]`, full `[N, 1]`
+    Shape: early `[N, 2]`, of students `[N, 1]`; full `[N, 1]`
     """
 
     early: Tensor

@@ -75,6 +75,27 @@ class CandidateProfile:
 
 
 @dataclass(frozen=True)
+class StudentsProfile:
+    """What so many students lose where they answer every row.
+
+    Attributes:
+        students: Their number.
+        keeps: Whether they, and all larger numbers, are proven to keep the target.
+        lost: Share of the held-out rows that is lost.
+        bound: The least tolerance that is proven to be kept.
+        alone_ms: What a row by itself is predicted to take in them; None without a cost model.
+        full_batch_ms: What a full batch is predicted to take.
+    """
+
+    students: int
+    keeps: bool
+    lost: float
+    bound: float
+    alone_ms: float | None
+    full_batch_ms: float | None
+
+
+@dataclass(frozen=True)
 class Profile:
     """All candidates of one selection.
 
@@ -87,6 +108,7 @@ class Profile:
         candidates: The lowest layer first, all layers last.
         full_weight: That of the candidate that is served.
         alpha: The same.
+        students: By their number; none where the version has no students.
     """
 
     id: str
@@ -97,6 +119,7 @@ class Profile:
     candidates: Sequence[CandidateProfile]
     full_weight: float | None = None
     alpha: float | None = None
+    students: Sequence[StudentsProfile] = field(default_factory=list)
 
     @property
     def has_ensembles(self) -> bool:
@@ -146,6 +169,18 @@ def read_profile(folder: Path) -> Profile | None:
         candidates=[_candidate(each) for each in stored.parts("candidates")],
         full_weight=_number(stored, "full_weight"),
         alpha=_number(stored, "alpha"),
+        students=[_students(each) for each in stored.parts("students")] if "students" in stored else [],
+    )
+
+
+def _students(stored: Fields) -> StudentsProfile:
+    return StudentsProfile(
+        students=stored.whole("students"),
+        keeps=stored.flag("keeps"),
+        lost=stored.number("lost"),
+        bound=stored.number("bound"),
+        alone_ms=_number(stored, "alone_ms"),
+        full_batch_ms=_number(stored, "full_batch_ms"),
     )
 
 

@@ -21,13 +21,14 @@ from backends.adapters.bank import read_artifact
 from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
 from backends.engine.exits import NEVER
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import InvalidArgumentError
+from backends.errors import HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.lower.settings import lower_dtype_beside
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.word_marks import WordMarks
+from backends.stack_key import STUDENTS
 from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices
@@ -45,7 +46,7 @@ from builder.levels.exit_layers import exits_of, noted_exits
 from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
-from builder.levels.profile import Profile, write_profile
+from builder.levels.profile import Profile, StudentsProfile, write_profile
 from builder.levels.served import (
     AnsweredRows,
     PrunedRows,
@@ -55,6 +56,7 @@ from builder.levels.served import (
     served_rows,
     word_marks,
 )
+from builder.levels.student_counts import ServedStudents, fewest, students_profiles, with_fewest
 from builder.levels.target import DECLARED, LADDER, Target
 from builder.levels.word_pruning import LEAST_SAVED, Pair, WordPruning
 from builder.progress import Report, Step
@@ -108,11 +110,21 @@ class Selection:
     figures: dict[str, Any]
     profile: Profile
     reason: str | None = None
+    unread_students: str | None = None
+    """Why its students were not compared, though it has some."""
 
     @property
     def warnings(self) -> list[str]:
-        """Say what may not hold of the ladder: its confidences, its certificate, or the target's deadline, and why."""
+        """Say what may not hold: confidences, the certificate, the target's deadline, or the target of students."""
         found, said = [], self.figures.get(UNDER_LOAD, "")
+        if self.unread_students is not None:
+            found.append(f"its students were not compared: {self.unread_students}")
+        if self.profile.students and fewest(self.profile.students) is None:
+            most = self.profile.students[-1]
+            found.append(
+                f"no number of students keeps {self.profile.target}: the bound of {most.students} is {most.bound:g}; "
+                "requests for students go by the load alone"
+            )
         if not self.figures.get(CALIBRATED, True):
             found.append(NOT_CALIBRATED)
         if _TRAINED_ON in self.figures:
@@ -160,7 +172,10 @@ class _Search:
         self._costs = LadderCosts.of(home, live.domain.root)
         self._costs.require_known(selecting.target.deadline_ms)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
-        self._stack = UpperStack(self._root, replace(settings, num_slots=2))
+        self._settings = replace(settings, num_slots=2)
+        self._stack = UpperStack(self._root, self._settings)
+        self._students: Sequence[StudentsProfile] = []
+        self._unread_students: str | None = None
         self._lower_dtype = lower_dtype_beside(settings.dtype)
         made_with = MadeWith.read(home.path / live.folder)
         self._knows_made_with = made_with.trained.are_all and made_with.chose.are_all
@@ -201,8 +216,10 @@ class _Search:
                     "and more texts may certify more"
                 )
             reason += f"; nothing was published: {self._live.id} {kept}"
-            return Selection(self._live, None, figures, self._profile(candidates, None), reason)
-        return Selection(self._live, chosen.ladder(figures), figures, self._profile(candidates, chosen))
+            profile = self._profile(candidates, None)
+            return Selection(self._live, None, figures, profile, reason, self._unread_students)
+        profile, ladder = self._profile(candidates, chosen), chosen.ladder(figures)
+        return Selection(self._live, ladder, figures, profile, None, self._unread_students)
 
     def _profile(self, candidates: Sequence[Candidate], chosen: Candidate | None) -> Profile:
         target = self._selecting.target
@@ -211,7 +228,8 @@ class _Search:
             all_layers(candidates[0].counted, target.tested(), self._num_layers, self._costs, self._tokens),
         ]
         taken = (None, None, None) if chosen is None else (chosen.after, chosen.full_weight, chosen.alpha)
-        return Profile(self._live.id, target.shown, target.tolerance, taken[0], self._num_layers, profiled, *taken[1:])
+        of_target = self._live.id, target.shown, target.tolerance
+        return Profile(*of_target, taken[0], self._num_layers, profiled, *taken[1:], self._students)
 
     def _able_to_settle(self, certified: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the candidates whose early answers keep the deadline, if all layers miss it and any keeps it."""
@@ -316,14 +334,37 @@ class _Search:
         """The early and the full ones to held-out texts, for each step."""
         heads = {step.after: step.served_head for step in steps}
         answered = answered_rows(self._stack, self._artifact, heads, self._objective, texts, "held-out", self._report)
-        return [self._paired(*each, texts) for each in zip(steps, answered, strict=True)]
+        self._students = self._students_profiles(answered[0].full, steps[0].scale, texts)
+        return [self._paired(rows, step.scale, texts) for step, rows in zip(steps, answered, strict=True)]
 
-    def _paired(self, step: EarlyStep, rows: AnsweredRows, texts: EncodedSet) -> PairedAnswers:
-        """Compare a step's answers with the full ones, which are right where no label says otherwise."""
+    def _students_profiles(
+        self, full: Sequence[Tensor], scale: float | None, texts: EncodedSet
+    ) -> Sequence[StudentsProfile]:
+        """Compare the version's students with all layers; a ladder does not wait for students that are no good."""
+        if self._live.students is None:
+            return []
+        try:
+            folder = self._home.path / self._live.folder
+            students = ServedStudents.read(self._root, folder, self._artifact, self._settings)
+        except HplmError as error:
+            self._unread_students = str(error)
+            return []
+        answers = students.answers(self._objective, texts, self._report)
+        pairs = [self._paired(AnsweredRows(each, full), scale, texts) for each in answers]
+        return students_profiles(pairs, self._selecting.target, students.depth, self._costs, self._tokens)
+
+    def _paired(self, rows: AnsweredRows, scale: float | None, texts: EncodedSet) -> PairedAnswers:
+        """Compare answers with the full ones, which are right where no label says otherwise.
+
+        Args:
+            rows: Both.
+            scale: Of the numbers of a regression.
+            texts: The rows.
+        """
         objective, has_labels = self._objective, self._material.has_labels
-        if step.scale is not None:
+        if scale is not None:
             numbers, of_full = torch.cat(list(rows.early)), torch.cat(list(rows.full))
-            return NumberPairs(numbers, of_full, step.scale, objective if has_labels else None, texts.targets)
+            return NumberPairs(numbers, of_full, scale, objective if has_labels else None, texts.targets)
         tags = self._live.labels if objective.about_words else None
         if has_labels:
             early, full = (StepAnswers.of(objective, each, texts.targets, tags) for each in (rows.early, rows.full))
@@ -341,6 +382,7 @@ def _publish(
         _LEVELS: [*ladder.levels],
         LADDER: dict(ladder.certified),
         DECLARED: selecting.target.noted | noted_exits(sorted(selecting.after) or (ladder.early.after,)),
+        **({} if live.students is None else {STUDENTS: with_fewest(live.metrics[STUDENTS], profile.students)}),
     }
 
     def write(folder: Path) -> None:

@@ -16,6 +16,7 @@ from backends.adapters.ladder import EarlyStep
 from backends.engine.exits import NEVER, Early, Exit
 from backends.engine.pruning import Prunable
 from backends.engine.stack import UpperStack
+from backends.engine.student_layers import StudentLayers, StudentRow
 from backends.root.tokenizer import RootTokenizer, Text
 from backends.root.word_marks import WordMarks
 from builder.construct.hplm.trainable import Indices
@@ -150,6 +151,31 @@ def pruned_rows(
         kept += [1.0 if early.kept is None else early.kept for (early,) in batch.early]
         logits += batch.logits
     return PrunedRows(logits, np.rint(kept * texts.lengths[rows]).astype(np.int64))
+
+
+def student_answers(
+    layers: StudentLayers, artifact: HplmArtifact, objective: Objective[Any], texts: EncodedSet, report: Report
+) -> list[list[Tensor]]:
+    """Compute what one student answers, the first two, and so on, up to the version's best number.
+
+    Shape: `[m, C]` of each row
+    """
+    ready, total = layers.ready(0, lambda: artifact), len(texts.targets)
+    try:
+        counts = range(1, ready.best + 1)
+        found: list[list[Tensor]] = [[] for _ in counts]
+        at_once = max(1, _ROWS_AT_ONCE // ready.best)
+        for start in range(0, total, at_once):
+            rows = range(start, min(start + at_once, total))
+            packed = layers.pack([texts.rows[row] for _ in counts for row in rows], [ready] * len(rows) * len(counts))
+            asked = [StudentRow(ready, count, texts.middles[row]) for count in counts for row in rows]
+            logits, targets = layers.run(packed, asked), [texts.targets[row] for row in rows]
+            for index, of_count in enumerate(found):
+                of_count += _of_rows(objective, logits[index * len(rows) : (index + 1) * len(rows)], targets)
+            report(Step("answer the held-out texts by students", rows.stop, total))
+        return found
+    finally:
+        layers.release(ready)
 
 
 def word_marks(tokenizer: RootTokenizer, texts: Sequence[Text]) -> list[WordMarks]:

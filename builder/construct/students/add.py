@@ -39,7 +39,7 @@ from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, rea
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import training_device
 from builder.progress import Report, Step
@@ -64,11 +64,11 @@ def add_students(home: Home, registry: Registry, request: AddStudents, report: R
         adding = _Adding(home, live, request, report)
         tuned = adding.tuned()
         students, figures = adding.measured(tuned)
-        trained = TrainedTexts.read(home.path / live.folder).joined(TrainedTexts.of(adding.examples))
+        made_with = MadeWith.read(home.path / live.folder).joined(adding.made_with)
 
         def write(folder: Path) -> None:
             write_student_adapters(folder, students)
-            trained.write(folder)
+            made_with.write(folder)
 
         with students_unchanged(home.root(live.domain.root)):
             adding.require_same_students()
@@ -100,6 +100,10 @@ class _Adding:
         self._upper = Upper(self._root.upper().to(device), self._root.geometry)
         target = home.bank(live.domain.root, live.id, live.version)
         self.checkpoint = Checkpoint(target.with_name(f".{target.name}.students"), json_checksum(self._inputs(request)))
+
+    @property
+    def made_with(self) -> MadeWith:
+        return MadeWith(TrainedTexts.of(self.examples), TrainedTexts.of(self._data.dev))
 
     def tuned(self) -> TunedStudents:
         train, dev = self._encoded(self.examples, "train"), self._encoded(self._data.dev, "dev")

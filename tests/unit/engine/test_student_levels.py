@@ -52,7 +52,7 @@ Row = np.ndarray[Any, Any]
 class Offer:
     """An hPLM of the home's tiny root, published with random adapters for random students."""
 
-    def __init__(self, home: Home, of: str, name: str, best: int = COUNT, seed: int = 1) -> None:
+    def __init__(self, home: Home, of: str, name: str, best: int = COUNT, seed: int = 1, **figures: Any) -> None:
         self.home, self.root = home, RootFolder(home.root("tiny"))
         registry = Registry.open(home)
         model = registry.hplm(of)
@@ -64,7 +64,7 @@ class Offer:
         adapters = random_adapters(random.Random(seed), self.students.geometry, "lora")
         own = student_adapters_of(self.students, adapters, heads, best)
         self._depth = self.students.shape.depth(self.root.geometry)
-        metrics = {STUDENTS: {"set": self.students.fingerprint, "best": best, "depth": self._depth}}
+        metrics = {STUDENTS: {"set": self.students.fingerprint, "best": best, "depth": self._depth, **figures}}
         published = publish_artifact(home, registry, artifact, model.domain, metrics)
         write_student_adapters(home.path / published.folder, own)
         self.entry = registry.hplm(name)
@@ -129,6 +129,26 @@ def require_of(offer: Offer, found: list[dict[str, Any]], count: int) -> None:
         sure = torch.softmax(logits.double() / own.steps[count - 1].temperature, dim=-1).max().item()
         assert (answer["level"], answer["label"]) == (f"students-{count}", offer.entry.labels[int(logits.argmax())])
         assert answer["confidence"] == pytest.approx(sure, abs=1e-3) and "doubtful" not in answer
+
+
+def test_the_load_leaves_as_many_as_were_certified(
+    tiny_home: Home, offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backlog, "pressure", lambda *_: 9.0)
+    certified = Offer(tiny_home, "acme/topic", "acme/certified", seed=2, least=2)
+    assert certified.entry.way(STUDENTS).least_depth == 2 * DEPTH
+    with running(tiny_home) as service:
+        with service._loop._changed:  # so that rows of both are one batch
+            pending = [(each, ask(service, each.entry, STUDENTS)) for each in (offer, certified)]
+            one = ask(service, certified.entry, "students-1")
+        for (each, asked), count in zip(pending, (1, 2), strict=True):
+            require_of(each, answers(asked), count)
+        require_of(certified, answers(one), 1)
+
+
+@pytest.mark.parametrize("least", [0, COUNT + 1, "some", None])
+def test_figures_that_cannot_be_read_offer_no_students(tiny_home: Home, least: Any) -> None:
+    assert Offer(tiny_home, "acme/topic", "acme/certified", least=least).entry.students is None
 
 
 def test_each_number_of_students_is_answered_as_named(tiny_home: Home, offer: Offer) -> None:
