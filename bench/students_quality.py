@@ -17,14 +17,12 @@ command goes on with those that are not.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,40 +34,32 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import StudentSet, StudentWeights, students_folder, write_students
-from backends.root.student_shape import StudentShape
-from backends.storage import file_checksum, json_checksum, publishing, read_json, write_json
+from backends.root.student_set import StudentSet
+from backends.storage import file_checksum, json_checksum, read_json, write_json
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
-from bench.kit.state_map import StateMap
 from bench.quality import SETTINGS, ensure_demo_root, ensure_root
 from bench.tasks.cut import CutTask, cut_task
 from bench.tasks.data import Caps, task_names, write_demo_tasks
 from bench.tasks.outcome import Outcome
 from bench.tasks.results import Results
 from bench.tasks.schemes import Schemes, Trial, Workspace
-from builder.construct.hplm.states import StateCache, encoded_set
+from bench.tasks.student_sets import BAGGED, BOOSTED, CHAINED, EXITS, LINE_EVERY_S, Sets
+from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import of_rows
 from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.students.add import add_students
-from builder.construct.students.hidden_texts import HiddenTexts
-from builder.construct.students.make import corpus_of, make_students
 from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.training.corpus import split_corpus
 from builder.progress import progress_lines
-from builder.requests.domains import GENERAL_DOMAIN
-from builder.requests.students import AddStudents, MakeStudents
+from builder.requests.students import AddStudents
 from builder.settings.students import StudentSettings
 from demo import root as demo_root
 
 _TASKS = ("chemprot", "sciie-relations", "mrpc", "sst2", "ncbi-disease")
-_BOOSTED, _EXITS, _BAGGED, _CHAINED = "boosted", "exits", "bagged", "chained"
-_BESIDE = (_EXITS, _BAGGED, _CHAINED)
+_BESIDE = (EXITS, BAGGED, CHAINED)
 _DEDICATED, _HPLM = "dedicated", "hplm"
-_LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
-_FITTED_TEXTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -118,92 +108,6 @@ class Measured:
         return cls(tuple(Outcome.from_json(outcome) for outcome in content["outcomes"]), content["best"])
 
 
-class Sets:
-    """Student sets of one root, each made once and kept in a folder."""
-
-    def __init__(self, home: Home, root: RootFolder, corpus: Sequence[Path], settings: StudentSettings, kept: Path):
-        shape = settings.shape(root.geometry)
-        # A given number, so that none is dropped because it brings little.
-        self.settings = replace(settings, count=shape.count, layers=shape.layers)
-        self._home, self._root, self._corpus, self._kept = home, root, tuple(corpus), kept
-
-    @property
-    def shape(self) -> StudentShape:
-        return self.settings.shape(self._root.geometry)
-
-    def installed(self, kind: str) -> StudentSet:
-        """Put a set in the root's place for students."""
-        kept = self._kept_set(kind)
-        with publishing(students_folder(self._root.path)) as folder:
-            shutil.copytree(kept.path, folder, dirs_exist_ok=True)
-        return StudentSet(students_folder(self._root.path), self._root)
-
-    def fingerprint(self, kind: str) -> str:
-        return self._kept_set(kind).fingerprint
-
-    def _kept_set(self, kind: str) -> StudentSet:
-        inputs = {
-            "root": self._root.fingerprint,
-            "settings": self.settings.to_json(),
-            "corpus": list(map(str, self._corpus)),
-        }
-        path = self._kept / f"{kind}-{json_checksum(inputs)[:12]}"
-        if not path.exists():
-            with publishing(path) as folder:
-                _KINDS[kind](self, folder)
-        return StudentSet(path, self._root)
-
-    def boosted(self, folder: Path) -> None:
-        shutil.copytree(self._made(self.settings).path, folder, dirs_exist_ok=True)
-
-    def chained(self, folder: Path) -> None:
-        """One student with the layers, and the steps, of all."""
-        shape = self.shape
-        deep = replace(
-            self.settings, count=1, layers=shape.count * shape.layers, steps=shape.count * self.settings.steps
-        )
-        shutil.copytree(self._made(deep).path, folder, dirs_exist_ok=True)
-
-    def exits(self, folder: Path) -> None:
-        """The first upper layers, and the linear map of their states that comes nearest to the last ones'."""
-        shape = StudentShape(1, self.shape.count * self.shape.layers, self._root.geometry.hidden_size)
-        made, upper = StudentWeights.untrained(shape, self._root.geometry), self._root.upper()
-        for own, source in zip(made.layers.layers, upper.layers, strict=False):
-            own.load_state_dict(source.state_dict())
-        nearest = StateMap.nearest(upper, shape.layers, self._hidden_texts(), self._root.geometry.num_heads)
-        nearest.put_into(made.maps[0])
-        write_students(folder, self._root, shape, made)
-
-    def bagged(self, folder: Path) -> None:
-        """Students that each learned alone, from texts in an order of its own; together they say their mean."""
-        shape = self.shape
-        made = StudentWeights.untrained(shape, self._root.geometry)
-        for student in range(shape.count):
-            alone = self._made(replace(self.settings, count=1, seed=self.settings.seed + student))
-            for index, source in zip(shape.span(student), alone.layers().layers, strict=True):
-                made.layers.layers[index].load_state_dict(source.state_dict())
-            if len(inputs := alone.inputs()):
-                made.inputs[student].load_state_dict(inputs[0].state_dict())
-            StateMap.of(alone.maps()[0]).part(shape.count).put_into(made.maps[student])
-        write_students(folder, self._root, shape, made)
-
-    def _hidden_texts(self) -> HiddenTexts:
-        texts = split_corpus(corpus_of(self._root, self._corpus), None).sample(_FITTED_TEXTS)
-        domain = Registry.open(self._home).domain(self._root.manifest.name, GENERAL_DOMAIN)
-        report = progress_lines("texts to fit exits by", _LINE_EVERY_S)
-        return HiddenTexts(StateCache(self._home, domain).rows(texts, False, "corpus", report), _CPU)
-
-    def _made(self, settings: StudentSettings) -> StudentSet:
-        request = MakeStudents(root=self._root.manifest.name, corpus=[*self._corpus], settings=settings, replace=True)
-        report = progress_lines(f"{settings.count} students of {settings.layers} layers", _LINE_EVERY_S)
-        return make_students(self._home, Registry.open(self._home), request, report)
-
-
-_KINDS: Mapping[str, Callable[[Sets, Path], None]] = MappingProxyType(
-    {_BOOSTED: Sets.boosted, _EXITS: Sets.exits, _BAGGED: Sets.bagged, _CHAINED: Sets.chained}
-)
-
-
 class Bench:
     """One root; its hPLMs are made, and answer by each kind of students."""
 
@@ -223,7 +127,7 @@ class Bench:
         kept = self._results.find(trial)
         if kept is not None and (name == _DEDICATED or self._has_hplm(task, seed)):
             return kept
-        outcome = self._schemes.run(trial, progress_lines(trial.name, _LINE_EVERY_S))
+        outcome = self._schemes.run(trial, progress_lines(trial.name, LINE_EVERY_S))
         self._results.keep(trial, outcome)
         return outcome
 
@@ -237,7 +141,7 @@ class Bench:
         request = AddStudents(
             id=_hplm(task, seed), train=cut.files.train, dev=cut.files.dev, tune={**self._settings.tune, "seed": seed}
         )
-        report = progress_lines(f"{task} {kind} seed {seed}", _LINE_EVERY_S)
+        report = progress_lines(f"{task} {kind} seed {seed}", LINE_EVERY_S)
         entry = add_students(self._home, Registry.open(self._home), request, report)
         measured = self._measured(cut, entry, student_set)
         write_json(path, {"task": task, "kind": kind, "seed": seed, "measured": measured.to_json()})
@@ -252,7 +156,7 @@ class Bench:
         model = TunableStudents(
             StudentLayers.of(student_set, _CPU), TunedStudents(own.adapters, own.heads), artifact.pooling
         )
-        report = progress_lines("test texts", _LINE_EVERY_S)
+        report = progress_lines("test texts", LINE_EVERY_S)
         test = encoded_set(self._home, entry.domain, objective, data.test, "test", report)
         dev = [step.dev_score for step in own.steps]
         return Measured(tuple(_outcomes(model, objective, test, dev)), own.best)
@@ -341,7 +245,7 @@ def _tried(measured: Bench, tasks: Sequence[str], seeds: Sequence[int], kinds: S
         (task, seed): (measured.scheme(_DEDICATED, task, seed), measured.scheme(_HPLM, task, seed))
         for task, seed in named
     }
-    students = {each: measured.students(_BOOSTED, *each) for each in named}
+    students = {each: measured.students(BOOSTED, *each) for each in named}
     beside = {kind: {task: measured.students(kind, task, seeds[0]) for task in tasks} for kind in kinds}
     for task, seed in named:
         others = {kind: of_task[task] for kind, of_task in beside.items()} if seed == seeds[0] else {}

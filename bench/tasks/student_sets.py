@@ -1,0 +1,157 @@
+"""Student sets of one root, each made once: the boosted ones, and others of equal arithmetic to compare them with.
+
+- boosted: as `hplm students make` makes them; unstacked: no middle layer learns to say what earlier ones say;
+- exits: as many of the first upper layers, as they are, with a map to the last ones' states; they cost more than narrow
+  students;
+- bagged: students of which each learned by itself to say what the upper layers say;
+- chained: one deep student in place of several beside each other.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.root.student_set import StudentSet, StudentWeights, students_folder, write_students
+from backends.root.student_shape import StudentShape
+from backends.root.tokenizer import Text
+from backends.storage import json_checksum, publishing
+from bench.kit.state_map import StateMap
+from builder.construct.hplm.states import StateCache
+from builder.construct.students.boosting import Boosting, Fidelity
+from builder.construct.students.hidden_texts import HiddenTexts
+from builder.construct.students.make import corpus_of, make_students
+from builder.construct.training.corpus import Corpus, split_corpus
+from builder.progress import progress_lines
+from builder.requests.domains import GENERAL_DOMAIN
+from builder.requests.students import MakeStudents
+from builder.settings.students import StudentSettings
+
+BOOSTED, UNSTACKED, EXITS, BAGGED, CHAINED = "boosted", "unstacked", "exits", "bagged", "chained"
+LINE_EVERY_S = 30.0
+_CPU = torch.device("cpu")
+_FITTED_TEXTS = 1_000
+
+
+class Sets:
+    """Student sets of one root, each made once and kept in a folder."""
+
+    def __init__(self, home: Home, root: RootFolder, corpus: Sequence[Path], settings: StudentSettings, kept: Path):
+        shape = settings.shape(root.geometry)
+        # A given number, so that none is dropped because it brings little.
+        self.settings = replace(settings, count=shape.count, layers=shape.layers)
+        self._home, self._root, self._corpus, self._kept = home, root, tuple(corpus), kept
+
+    @property
+    def shape(self) -> StudentShape:
+        return self.settings.shape(self._root.geometry)
+
+    def installed(self, kind: str) -> StudentSet:
+        """Put a set in the root's place for students."""
+        kept = self._kept_set(kind)
+        with publishing(students_folder(self._root.path)) as folder:
+            shutil.copytree(kept.path, folder, dirs_exist_ok=True)
+        return StudentSet(students_folder(self._root.path), self._root)
+
+    def fingerprint(self, kind: str) -> str:
+        return self._kept_set(kind).fingerprint
+
+    def depth(self, kind: str) -> float:
+        """Return what one student of a set costs, as a share of the upper layers."""
+        return self._kept_set(kind).depth
+
+    def _kept_set(self, kind: str) -> StudentSet:
+        inputs = {
+            "root": self._root.fingerprint,
+            "settings": self.settings.to_json(),
+            "corpus": list(map(str, self._corpus)),
+        }
+        path = self._kept / f"{kind}-{json_checksum(inputs)[:12]}"
+        if not path.exists():
+            with publishing(path) as folder:
+                _KINDS[kind](self, folder)
+        return StudentSet(path, self._root)
+
+    def boosted(self, folder: Path) -> None:
+        shutil.copytree(self._made(self.settings).path, folder, dirs_exist_ok=True)
+
+    def unstacked(self, folder: Path) -> None:
+        made = self._made(replace(self.settings, stacking_weight=0.0))
+        shutil.copytree(made.path, folder, dirs_exist_ok=True)
+
+    def chained(self, folder: Path) -> None:
+        """One student with the layers, and the steps, of all."""
+        shape = self.shape
+        deep = replace(
+            self.settings, count=1, layers=shape.count * shape.layers, steps=shape.count * self.settings.steps
+        )
+        shutil.copytree(self._made(deep).path, folder, dirs_exist_ok=True)
+
+    def exits(self, folder: Path) -> None:
+        """The first upper layers, and the linear map of their states that comes nearest to the last ones'."""
+        shape = StudentShape(1, self.shape.count * self.shape.layers, self._root.geometry.hidden_size)
+        made, upper = StudentWeights.untrained(shape, self._root.geometry), self._root.upper()
+        for own, source in zip(made.layers.layers, upper.layers, strict=False):
+            own.load_state_dict(source.state_dict())
+        texts = self.hidden_texts(self.corpus().sample(_FITTED_TEXTS), "corpus")
+        nearest = StateMap.nearest(upper, shape.layers, texts, self._root.geometry.num_heads)
+        nearest.put_into(made.maps[0])
+        write_students(folder, self._root, shape, made)
+
+    def bagged(self, folder: Path) -> None:
+        """Students that each learned alone, from texts in an order of its own; together they say their mean."""
+        shape = self.shape
+        made = StudentWeights.untrained(shape, self._root.geometry)
+        for student in range(shape.count):
+            alone = self._made(replace(self.settings, count=1, seed=self.settings.seed + student))
+            for index, source in zip(shape.span(student), alone.layers().layers, strict=True):
+                made.layers.layers[index].load_state_dict(source.state_dict())
+            if len(inputs := alone.inputs()):
+                made.inputs[student].load_state_dict(inputs[0].state_dict())
+            StateMap.of(alone.maps()[0]).part(shape.count).put_into(made.maps[student])
+        write_students(folder, self._root, shape, made)
+
+    def corpus(self) -> Corpus:
+        """What students learn from; its held-out texts are those that `hplm students make` measures with."""
+        return split_corpus(corpus_of(self._root, self._corpus), None)
+
+    def hidden_texts(self, texts: Sequence[Text], what: str) -> HiddenTexts:
+        domain = Registry.open(self._home).domain(self._root.manifest.name, GENERAL_DOMAIN)
+        report = progress_lines(f"{what} texts", LINE_EVERY_S)
+        return HiddenTexts(StateCache(self._home, domain).rows(texts, False, what, report), _CPU)
+
+    def fidelity(self, kind: str, texts: HiddenTexts) -> list[Fidelity]:
+        """Measure the first student of a set, the first two, and so on, against the upper layers."""
+        kept = self._kept_set(kind)
+        measured = Boosting(self._root.upper(), self._root.geometry, kept.shape)
+        for own, stored in (
+            (measured.layers, kept.layers()),
+            (measured.maps, kept.maps()),
+            (measured.inputs, kept.inputs()),
+        ):
+            own.load_state_dict(stored.state_dict())
+        return measured.fidelity(texts, kept.shape.count)
+
+    def _made(self, settings: StudentSettings) -> StudentSet:
+        request = MakeStudents(root=self._root.manifest.name, corpus=[*self._corpus], settings=settings, replace=True)
+        report = progress_lines(f"{settings.count} students of {settings.layers} layers", LINE_EVERY_S)
+        return make_students(self._home, Registry.open(self._home), request, report)
+
+
+_KINDS: Mapping[str, Callable[[Sets, Path], None]] = MappingProxyType(
+    {
+        BOOSTED: Sets.boosted,
+        UNSTACKED: Sets.unstacked,
+        EXITS: Sets.exits,
+        BAGGED: Sets.bagged,
+        CHAINED: Sets.chained,
+    }
+)
