@@ -1,9 +1,10 @@
 """How many texts may leave after a lower layer at a certified cost of a point, and are confidences true?
 
 For each task an hPLM is tuned with the settings of `hplm create`. A head after each upper layer but the last learns the
-hPLM's own answers on the training texts, with all else as it is. A fifth of the dev texts fits the temperatures, the
-rest certifies: `max_drop` points at most are lost with 90 % certainty. As in `hplm select`, dev texts that were trained
-on are left out, and one that is there twice counts once. All else is measured on the test texts.
+hPLM's own answers on the training texts, with all else as it is. A fifth of the dev texts fits the temperatures by
+which texts leave, the rest certifies: `max_drop` points at most are lost with 90 % certainty. As in `hplm select`, dev
+texts that were trained on are left out, and one that is there twice counts once. All of them fit the temperatures of
+the confidences that answers say, of which calibration errors are. All else is measured on the test texts.
 
 `violations` draws 200 other splits of dev and test texts, and counts those that lose more than `max_drop` points over
 all of them. The texts that certify are among these, so on other texts somewhat more would exceed it. What the tables
@@ -244,13 +245,14 @@ class Bench:
         )
         rows = np.random.default_rng(self.settings.seed).permutation(len(dev.full.is_right))
         fits, certifies = _fitting(rows)
-        temperature, of_full = dev.early.temperature(fits), dev.full.temperature(fits)
+        temperature = dev.early.temperature(fits)
         tolerance = self.settings.max_drop / 100
         certificate = certify(
             dev.early.confidence(temperature)[certifies], dev.is_harm[certifies], tolerance, _GUARANTEE
         )
         certified_s = time.monotonic() - began_s
-        confidence = test.early.confidence(temperature)
+        said, of_full = (each.temperature(rows) for each in (dev.early, dev.full))
+        confidence, said_confidence = (test.early.confidence(each) for each in (temperature, said))
         leaves = confidence >= (2.0 if certificate is None else certificate.threshold)
         rng = np.random.default_rng(self.settings.seed)
         return {
@@ -269,10 +271,10 @@ class Bench:
             "drop error": test.drop_error(leaves),
             "violations": self._violations(dev, test),
             "ece early before": calibration_error(test.early.confidence(1.0), test.early.is_right),
-            "ece early": calibration_error(confidence, test.early.is_right),
+            "ece early": calibration_error(said_confidence, test.early.is_right),
             "ece full before": calibration_error(test.full.confidence(1.0), test.full.is_right),
             "ece full": calibration_error(test.full.confidence(of_full), test.full.is_right),
-            "ece floor": calibration_floor(confidence, rng),
+            "ece floor": calibration_floor(said_confidence, rng),
             "select s": self._select_s(task, after, head, certified_s),
             "labels": task.objective.num_outputs,
             "pairs": task.objective.about_pairs,

@@ -28,12 +28,12 @@ from served_engine import HIDDEN, Responses
 LENGTHS = [3, 9, 20, 4, 17, 6]
 
 
-def ladder_of(home: Home, entry: HplmEntry, threshold: float) -> Ladder:
+def ladder_of(home: Home, entry: HplmEntry, threshold: float, said: float | None = None) -> Ladder:
     root = RootFolder(home.root("tiny"))
     own = read_artifact(home.path / entry.folder, root.fingerprint).head
     torch.manual_seed(4)
     head = Head(torch.randn(own.weight.shape), torch.randn(own.bias.shape))
-    ladder = Ladder(EarlyStep(1, head, 2.0, threshold), 0.5, {"max_drop": 1.0})
+    ladder = Ladder(EarlyStep(1, head, 2.0, threshold, said_temperature=said), 0.5, {"max_drop": 1.0})
     write_ladder(home.path / entry.folder, ladder, root.fingerprint)
     return ladder
 
@@ -92,6 +92,11 @@ def damaged(folder: Path, how: str) -> type[Exception]:
         write_json(folder / "levels.json", {**manifest, "certified": CERTIFIED[how]})
     else:
         early, full = manifest["ladder"]
-        changes = {"after": {"after": 7}, "temperature": {"temperature": -1.0}, "nan": {"temperature": "nan"}}[how]
+        changes = {
+            "after": {"after": 7},
+            "temperature": {"temperature": -1.0},
+            "nan": {"temperature": "nan"},
+            "said": {"said_temperature": 0.0},
+        }[how]
         write_json(folder / "levels.json", {**manifest, "ladder": [{**early, **changes}, full]})
     return CorruptFileError

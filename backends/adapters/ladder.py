@@ -41,10 +41,12 @@ class EarlyStep:
     Attributes:
         after: Number of upper layers that a row has passed by then.
         head: Pooled as the version's own.
-        temperature: Makes confidences true.
+        temperature: Makes the confidences true by which rows leave.
         threshold: Least confidence of a row that leaves.
         scale: The standard deviation of a regression's full answers, which its early ones are judged by; the head
             answers with the value and the logarithm of its likely error's variance in this unit. None of labels.
+        said_temperature: Makes the confidences true that answers say. It is fitted by more texts: those that certify a
+            threshold have no part in `temperature`.
     """
 
     after: int
@@ -52,6 +54,8 @@ class EarlyStep:
     temperature: float
     threshold: float
     scale: float | None = None
+    said_temperature: float | None = None
+    """None of a ladder of an earlier release, whose answers say the confidences by which rows leave."""
 
     @property
     def stored_head(self) -> Head:
@@ -142,6 +146,7 @@ def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
                     "temperature": early.temperature,
                     "threshold": early.threshold,
                     **({} if early.scale is None else {"scale": early.scale}),
+                    **({} if early.said_temperature is None else {"said_temperature": early.said_temperature}),
                     **({} if mixed is None else {"weight": 1 - mixed.full_weight}),
                     **({} if pruned is None else {"alpha": pruned.alpha}),
                 },
@@ -186,6 +191,7 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
         early.positive("temperature"),
         early.number("threshold"),
         early.positive("scale") if "scale" in early else None,
+        early.positive("said_temperature") if "said_temperature" in early else None,
     )
     certified = _certified(manifest.part("certified"))
     return Ladder(step, full.positive("temperature"), certified, _ensemble(early, full), _pruning(early, full))

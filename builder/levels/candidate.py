@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from backends.adapters.ladder import EarlyStep, Ladder
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import Floats, is_at_bound
@@ -34,7 +36,8 @@ class Trial:
     Attributes:
         target: What may be lost.
         num_candidates: The risk is divided among them, as the best one is taken.
-        fits: The rows that fit temperatures.
+        fits: The rows that fit what decides which rows leave, and how full answers are mixed. What answers say of
+            their confidence is fitted by all rows.
         certifies: The rows that certify.
         num_layers: Of the root's upper half.
     """
@@ -58,11 +61,14 @@ class Candidate:
     def __init__(self, step: EarlyStep, answers: PairedAnswers, trial: Trial) -> None:
         self._answers, self._trial = answers, trial
         self._temperature, self._of_full = answers.temperatures(trial.fits)
+        said, of_full = answers.temperatures(np.arange(len(answers)))
+        if answers.ensemble is None:  # or else full answers are mixed as they were certified
+            self._of_full = of_full
         self._confidence: Floats = answers.confidence(self._temperature)[trial.certifies]
         self.after = step.after
         self.certificate = self._certified()
         threshold = step.threshold if self.certificate is None else self.certificate.threshold
-        self._step = replace(step, temperature=self._temperature, threshold=threshold)
+        self._step = replace(step, temperature=self._temperature, threshold=threshold, said_temperature=said)
 
     @property
     def counted(self) -> Counted:

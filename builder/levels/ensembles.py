@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from backends.adapters.ladder import EarlyStep, Ensemble
@@ -68,4 +69,6 @@ def _mixed(pairs: LabelPairs, full_weight: float, fits: Indices) -> LabelPairs:
     logits = torch.from_numpy(log_mixed(early, full, *pairs.temperatures(fits), full_weight))
     is_right = (logits.argmax(dim=-1) == torch.cat(list(pairs.full.labels))).numpy()
     answers = replace(pairs.full, logits=list(logits[:, None]), is_right=is_right)
-    return replace(pairs, mixture=Mixture(answers, Ensemble(full_weight, answers.temperature(fits))))
+    return replace(
+        pairs, mixture=Mixture(answers, Ensemble(full_weight, answers.temperature(np.arange(len(answers.is_right)))))
+    )

@@ -107,5 +107,5 @@ class WordPruning:
         kept[rows] = pruned.kept
         is_right = torch.cat(logits).argmax(dim=-1) == torch.cat(list(plain.full.labels))
         answers = replace(plain.full, logits=logits, is_right=is_right.numpy())
-        temperature = answers.temperature(self._fits) if plain.has_labels else 1.0
+        temperature = answers.temperature(rows) if plain.has_labels else 1.0
         return replace(plain, pruned=Pruned(answers, Pruning(alpha, temperature), self._lengths, kept, first))

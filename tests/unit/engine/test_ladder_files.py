@@ -24,8 +24,9 @@ def topic(tiny_home: Home) -> HplmEntry:
     return Registry.open(tiny_home).hplm("acme/topic")
 
 
-def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -> None:
-    ladder, folder = ladder_of(tiny_home, topic, threshold=0.75), tiny_home.path / topic.folder
+@pytest.mark.parametrize("said", [None, 3.0])
+def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry, said: float | None) -> None:
+    ladder, folder = ladder_of(tiny_home, topic, 0.75, said), tiny_home.path / topic.folder
     fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
     read = read_ladder(folder, fingerprint)
     assert read is not None
@@ -38,7 +39,7 @@ def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -
 
 @pytest.mark.parametrize(
     "how",
-    ["newer", "another root", "heads", "endless", "missing", "text", "after", "temperature", "nan", *CERTIFIED],
+    ["newer", "another root", "heads", "endless", "missing", "text", "after", "temperature", "nan", "said", *CERTIFIED],
 )
 def test_a_damaged_ladder_costs_early_answers_only(
     tiny_home: Home, topic: HplmEntry, how: str, caplog: pytest.LogCaptureFixture

@@ -88,6 +88,22 @@ def test_sure_rows_leave_early_and_the_others_go_on(
         assert (answer["level"], answer["label"], "doubtful" in answer) == (FULL, whole["label"], False)
 
 
+def test_what_is_said_is_fitted_by_more_texts_than_what_decides(tiny_home: Home, topic: HplmEntry) -> None:
+    ladder = ladder_of(tiny_home, topic, threshold=2.0)
+    decides = sorted(each["confidence"] for each in expected(tiny_home, topic, ladder, 1))
+    threshold = decides[len(decides) // 2] - 1e-4
+    plain, said = ladder_of(tiny_home, topic, threshold), ladder_of(tiny_home, topic, threshold, said=7.0)
+    one = replace(plain, early=replace(plain.early, temperature=7.0))
+    wanted = expected(tiny_home, topic, one, 1)
+    assert said.early.temperature == plain.early.temperature
+    with running(tiny_home) as service:
+        found = list(answers(ask(service, topic, AUTO)))
+    leaves = [each["confidence"] >= threshold for each in expected(tiny_home, topic, plain, 1)]
+    assert [answer["level"] == EARLY for answer in found] == leaves and 0 < sum(leaves) < len(leaves)
+    for answer, each, is_early in zip(found, wanted, leaves, strict=True):
+        assert not is_early or answer["confidence"] == pytest.approx(each["confidence"], abs=1e-4)
+
+
 def test_rows_that_settle_leave_however_sure_they_are(
     tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from backends.root.store import RootFolder
 from bench.kit.tiny_home import TOPICS, ignore, sample_texts
 from builder.construct.hplm.hplms import building_hplm
 from builder.construct.hplm.states import encoded_set
+from builder.construct.tasks.calibration import fit_temperature
 from builder.construct.tasks.dataset import TaskData, read_examples
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
@@ -92,6 +93,9 @@ def test_what_is_stored_is_what_was_certified(tiny_home: Home, train: Path, held
     early, rows = answered(tiny_home, found, held_out)
     sure = confidences([one for one, _ in rows], [Exit(early.after, early.head, early.temperature, None)] * len(rows))
     leaves = torch.tensor(sure) >= early.threshold
+    texts = torch.tensor([found.entry.labels.index(text.topic) for text in sample_texts(400, 901)])
+    said = fit_temperature(torch.stack([one for one, _ in rows]), texts)
+    assert early.said_temperature == pytest.approx(said, rel=0.05) and early.said_temperature != early.temperature
     figures = found.figures
     assert figures["certified_on"] == 320 and figures["held_out_texts"] == 400
     assert abs(float(leaves.float().mean()) - figures["answered_early"]) < 0.05
