@@ -28,54 +28,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from backends.adapters.bank import HEAD_DTYPE, HplmArtifact
 from backends.adapters.head import Head
-from backends.engine.stack import UpperStack
-from backends.errors import InvalidArgumentError, NotFoundError
+from backends.engine.exits import NEVER
+from backends.errors import NotFoundError
 from backends.home import Home
-from backends.registry.registry import Registry
-from backends.root.store import RootFolder
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.ladder_answers import Ladder
 from bench.kit.trials import Trials
-from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums
-from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, shared_tuning
-from builder.construct.hplm.states import encoded_set
-from builder.construct.hplm.trainable import Indices, of_rows
-from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
-from builder.construct.tasks.calibration import calibration_error, calibration_floor, labels_of
-from builder.construct.tasks.examples import Example
-from builder.construct.tasks.objective import Objective
-from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.tasks.trained_texts import TrainedTexts, hashes_of
+from bench.tasks.each_layer import LayeredTask, OneRoot
+from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS
+from builder.construct.hplm.trainable import Indices
+from builder.construct.tasks.calibration import calibration_error, calibration_floor
 from builder.construct.training.device import training_device
-from builder.levels.answers import StepAnswers
-from builder.levels.certificate import certify
-from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
-from builder.levels.exit_layers import default_exit
+from builder.levels.certificate import Certificate, certify
+from builder.levels.exit_layers import offered_exits
 from builder.levels.guarantee import Each
-from builder.levels.served import answered_rows
-from builder.levels.served_stack import served_stack
-from builder.progress import Report, Step, progress_bars
-from builder.requests.domains import GENERAL_DOMAIN
+from builder.levels.target import Target
+from builder.progress import Report, progress_bars
 from builder.settings.device import AUTO
 from builder.settings.hplm import TuneSettings
 
 _RISK = 0.1
-_GUARANTEE = Each(_RISK)
 _ONE_IN_FITS = 5
 _SPLITS = 200
-_FP16_BYTES = 2
 _FEW_LABELS = 20
 """The size of an early head grows with its labels, and is four times as large for pairs."""
-_TIMED_TEXTS = 128
 
 
 @dataclass(frozen=True)
@@ -96,211 +78,110 @@ QUICK = Settings(
 )
 
 
-@dataclass(frozen=True)
-class Read:
-    """Texts through the layers of an hPLM.
+class Chosen(NamedTuple):
+    """An exit, the temperature that decides there, and its certificate if there is one."""
 
-    Shape: states `[m, U, P]` of each row, as a head after each layer reads them
-    """
-
-    states: Sequence[Tensor]
-    targets: Sequence[Any]
-
-    def after(self, layer: int) -> list[Tensor]:
-        return [row[:, layer - 1] for row in self.states]
-
-    def only(self, rows: Indices) -> Read:
-        return Read([self.states[row] for row in rows], [self.targets[row] for row in rows])
-
-
-def strict_rows(train: Sequence[Example], dev: Sequence[Example]) -> Indices:
-    """Return the dev texts that certify: none that was trained on, and none twice."""
-    _, first = np.unique(hashes_of(dev), return_index=True)
-    known = TrainedTexts.of(train).are_among(dev)
-    return np.array([row for row in np.sort(first) if not known[row]])
-
-
-def read_each_layer(
-    upper: Upper, objective: Objective[Any], tuned: Tuned, texts: EncodedSet, name: str, report: Report
-) -> Read:
-    model = upper.model(tuned)
-    model.train(False)
-
-    def on_rows(done: int, total: int) -> None:
-        report(Step(f"read the {name} texts", done, total))
-
-    flat = of_rows(model.read_each, objective, texts, upper.device, on_rows)
-    num_layers = upper.geometry.num_upper_layers
-    return Read([row.view(len(row), num_layers, -1) for row in flat], texts.targets)
-
-
-class Task:
-    """An hPLM of one task, and what its layers read of the texts."""
-
-    def __init__(self, bench: Bench, name: str, report: Report) -> None:
-        settings, home = bench.settings, bench.home
-        caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
-        cut = cut_task(bench.data, name, caps, home.path / "cache" / "cut")
-        data = cut.read()
-        self.name, self.objective = name, objective_of(data)
-        if self.objective.num_outputs == 1:
-            raise InvalidArgumentError(f"{name} is a regression, whose answers say no confidence")
-        sets = {
-            split: encoded_set(home, bench.domain, self.objective, getattr(data, split), split, report)
-            for split in ("train", "dev", "test")
-        }
-        tuning = replace(TuneSettings.defaults(is_taught=False), seed=settings.seed, epochs=settings.epochs)
-        kept = shared_tuning(home, bench.domain, cut.files, tuning, bench.upper.device)
-        self._tuned = tune(bench.upper, self.objective, sets["train"], sets["dev"], tuning, report, checkpoint=kept)
-        read = {
-            split: read_each_layer(bench.upper, self.objective, self._tuned, each, split, report)
-            for split, each in sets.items()
-        }
-        self._read = {**read, "dev": read["dev"].only(strict_rows(data.train, data.dev))}
-        self._bench, self._data, self._texts = bench, data, sets["test"]
+    after: int
+    temperature: float
+    certificate: Certificate | None
 
     @property
-    def hplm_bytes(self) -> int:
-        return int(self._tuned.adapters.size_bytes + self._tuned.head.size_bytes)
+    def share(self) -> float:
+        return 0.0 if self.certificate is None else self.certificate.exit_share
 
-    def full(self, split: str, num_layers: int) -> StepAnswers:
-        return self._answers(self._tuned.head, split, num_layers)
-
-    def early(self, head: Head, split: str, after: int) -> StepAnswers:
-        return self._answers(head, split, after)
-
-    def head_after(self, layer: int, num_layers: int) -> Head:
-        """Fit a head by the hPLM's own answers."""
-        return fit_early_head(self._head_data(layer, num_layers))
-
-    def read_s_per_text(self, after: int, head: Head) -> float:
-        """Return what a selection reads a text in: the layers as they are served."""
-        tuned, root, texts = self._tuned, self._bench.root, self._texts
-        artifact = HplmArtifact(
-            f"bench/{self.name}",
-            root.fingerprint,
-            self._data.task,
-            self._data.labels,
-            tuned.pooling,
-            tuned.adapters,
-            tuned.head,
-            self._data.pair,
-        )
-        few = range(min(_TIMED_TEXTS, len(texts.targets)))
-        timed = EncodedSet(
-            [texts.rows[row] for row in few],
-            texts.targets[: len(few)],
-            texts.lengths[: len(few)],
-            texts.middles[: len(few)],
-        )
-        stack = UpperStack(root, replace(served_stack(self._bench.home), num_slots=2))
-        began_s = time.monotonic()
-        answered_rows(stack, artifact, {after: head}, self.objective, timed, "timed", lambda _: None)
-        return (time.monotonic() - began_s) / len(few)
-
-    def learning_s(self, layer: int, num_layers: int, learned_texts: int) -> float:
-        """Return how long a head learns from so many texts, drawn from those that are here."""
-        data = self._head_data(layer, num_layers)
-        texts = len(self._read["train"].targets)
-        count = min(MOST_ANSWERS, round(learned_texts * len(data.labels) / texts))
-        drawn = torch.randint(len(data.labels), (count,), generator=torch.Generator().manual_seed(1))
-        began_s = time.monotonic()
-        fit_early_head(HeadData(data.states[drawn], data.answers[drawn], data.labels[drawn]))
-        return time.monotonic() - began_s
-
-    def _head_data(self, layer: int, num_layers: int) -> HeadData:
-        read, full = self._read["train"], self.full("train", num_layers)
-        labels = torch.cat([labels_of(target, self.objective.num_outputs) for target in read.targets])
-        return HeadData(torch.cat(read.after(layer)), torch.cat(list(full.logits)), labels)
-
-    def _answers(self, head: Head, split: str, after: int) -> StepAnswers:
-        read, head = self._read[split], head.to(HEAD_DTYPE).to(torch.float32)  # as it is stored
-        logits = [head.logits(states.float()) for states in read.after(after)]
-        return StepAnswers.of(self.objective, logits, read.targets)
+    @property
+    def threshold(self) -> float:
+        return NEVER if self.certificate is None else self.certificate.threshold
 
 
 class Bench:
     """One root; each task is tuned once."""
 
-    def __init__(self, home: Home, name: str, data: Path, settings: Settings, device: torch.device) -> None:
-        self.home, self.data, self.settings = home, data, settings
-        self.root = RootFolder(home.root(name))
-        self.upper = Upper(self.root.upper().to(device), self.root.geometry)
-        self.domain = Registry.open(home).domain(name, GENERAL_DOMAIN)
-
-    @property
-    def num_layers(self) -> int:
-        return self.root.geometry.num_upper_layers
+    def __init__(self, root: OneRoot, settings: Settings) -> None:
+        self._root, self.settings = root, settings
+        self.num_layers = root.num_layers
 
     def of_task(self, name: str, report: Report) -> list[dict[str, Any]]:
-        """One row for each layer that texts may leave after."""
-        task = Task(self, name, report)
-        return [self._row(task, after) for after in range(1, self.num_layers)]
-
-    def _row(self, task: Task, after: int) -> dict[str, Any]:
-        head = task.head_after(after, self.num_layers)
-        began_s = time.monotonic()
+        """One row for each layer that texts may leave after, and one for what a selection chooses of its default."""
+        task = LayeredTask(self._root, name, report)
+        layers = range(1, self.num_layers)
+        heads = {after: task.head_after(after, self.num_layers) for after in layers}
         dev, test = (
-            Ladder(task.early(head, split, after), task.full(split, self.num_layers)) for split in ("dev", "test")
+            {
+                after: Ladder(task.early(heads[after], split, after), task.full(split, self.num_layers))
+                for after in layers
+            }
+            for split in ("dev", "test")
         )
-        rows = np.random.default_rng(self.settings.seed).permutation(len(dev.full.is_right))
-        fits, certifies = _fitting(rows)
-        temperature = dev.early.temperature(fits)
-        tolerance = self.settings.max_drop / 100
-        certificate = certify(
-            dev.early.confidence(temperature)[certifies], dev.is_harm[certifies], tolerance, _GUARANTEE
-        )
-        certified_s = time.monotonic() - began_s
+        rows = [self._row(task, {after: dev[after]}, test) | {"chosen": False} for after in layers]
+        offered = offered_exits(self.num_layers, Target.of(self.settings.max_drop), len(dev[1].full.is_right))
+        began_s = time.monotonic()
+        chosen = self._row(task, {after: dev[after] for after in offered}, test)
+        select_s = self._select_s(task, {after: heads[after] for after in offered}, time.monotonic() - began_s)
+        return [*rows, chosen | {"chosen": True, "select s": select_s}]
+
+    def _row(self, task: LayeredTask, offered: Mapping[int, Ladder], tests: Mapping[int, Ladder]) -> dict[str, Any]:
+        """Return what there is to say of the best of some exits, by the dev texts."""
+        rows = np.random.default_rng(self.settings.seed).permutation(len(next(iter(offered.values())).full.is_right))
+        found = self._chosen(offered, rows)
+        dev, test, certificate = offered[found.after], tests[found.after], found.certificate
         said, of_full = (each.temperature(rows) for each in (dev.early, dev.full))
-        confidence, said_confidence = (test.early.confidence(each) for each in (temperature, said))
-        leaves = confidence >= (2.0 if certificate is None else certificate.threshold)
+        confidence = test.early.confidence(said)
+        leaves = test.early.confidence(found.temperature) >= found.threshold
         rng = np.random.default_rng(self.settings.seed)
         return {
             "task": task.name,
-            "after": after,
+            "after": found.after,
             "layers": self.num_layers,
             "metric": task.objective.main_metric,
             "full": 100 * float(test.full.is_right.mean()),
             "early": 100 * float(test.early.is_right.mean()),
-            "temperature": temperature,
+            "temperature": found.temperature,
             "threshold": None if certificate is None else certificate.threshold,
-            "certified on": len(certifies),
+            "certified on": len(_fitting(rows)[1]),
             "answered early": float(leaves.mean()),
+            "layers saved": float(leaves.mean()) * (1 - found.after / self.num_layers),
             "drop promised": None if certificate is None else 100 * certificate.bound,
             "drop": test.drop(leaves),
             "drop error": test.drop_error(leaves),
-            "violations": self._violations(dev, test),
+            "violations": self._violations(offered, tests),
             "ece early before": calibration_error(test.early.confidence(1.0), test.early.is_right),
-            "ece early": calibration_error(said_confidence, test.early.is_right),
+            "ece early": calibration_error(confidence, test.early.is_right),
             "ece full before": calibration_error(test.full.confidence(1.0), test.full.is_right),
             "ece full": calibration_error(test.full.confidence(of_full), test.full.is_right),
-            "ece floor": calibration_floor(said_confidence, rng),
-            "select s": self._select_s(task, after, head, certified_s),
+            "ece floor": calibration_floor(confidence, rng),
             "labels": task.objective.num_outputs,
             "pairs": task.objective.about_pairs,
-            "bytes": (head.weight.numel() + head.bias.numel()) * _FP16_BYTES / task.hplm_bytes,
+            "bytes": task.head_bytes / task.hplm_bytes,
         }
 
-    def _select_s(self, task: Task, after: int, head: Head, certified_s: float) -> float | None:
-        """Return what the default selection takes; None of another layer."""
-        if after != default_exit(self.num_layers):
-            return None
-        learned, certifying = self.settings.learned_texts, self.settings.certifying_texts
-        read_s = (learned + certifying) * task.read_s_per_text(after, head)
-        return read_s + task.learning_s(after, self.num_layers, learned) + certified_s
+    def _chosen(self, offered: Mapping[int, Ladder], rows: Indices) -> Chosen:
+        """Select by some rows: the first ones fit the temperatures, and the others certify."""
+        fits, certifies = _fitting(rows)
+        tolerance, guarantee = self.settings.max_drop / 100, Each(_RISK / len(offered))
+        found = []
+        for after, each in offered.items():
+            temperature = each.early.temperature(fits)
+            confidence = each.early.confidence(temperature)[certifies]
+            found.append(Chosen(after, temperature, certify(confidence, each.is_harm[certifies], tolerance, guarantee)))
+        return max(found, key=lambda each: each.share * (self.num_layers - each.after))
 
-    def _violations(self, dev: Ladder, test: Ladder) -> float:
+    def _select_s(self, task: LayeredTask, heads: Mapping[int, Head], certified_s: float) -> float:
+        """Return what the default selection takes."""
+        learned, certifying = self.settings.learned_texts, self.settings.certifying_texts
+        read_s = (learned + certifying) * task.read_s_per_text(heads)
+        return read_s + sum(task.learning_s(after, self.num_layers, learned) for after in heads) + certified_s
+
+    def _violations(self, offered: Mapping[int, Ladder], tests: Mapping[int, Ladder]) -> float:
         """The share of splits whose certificate does not hold over all rows."""
-        both = Ladder.joined(dev, test)
-        count, tolerance = len(dev.full.is_right), self.settings.max_drop / 100
+        both = {after: Ladder.joined(each, tests[after]) for after, each in offered.items()}
+        count, total = (len(next(iter(each.values())).full.is_right) for each in (offered, both))
         rng = np.random.default_rng(self.settings.seed)
         violations = 0
         for _ in range(_SPLITS):
-            fits, certifies = _fitting(rng.permutation(len(both.full.is_right))[:count])
-            confidence = both.early.confidence(both.early.temperature(fits))
-            certificate = certify(confidence[certifies], both.is_harm[certifies], tolerance, _GUARANTEE)
-            if certificate is not None:
-                violations += both.drop(confidence >= certificate.threshold) > self.settings.max_drop
+            found = self._chosen(both, rng.permutation(total)[:count])
+            leaves = both[found.after].early.confidence(found.temperature) >= found.threshold
+            violations += both[found.after].drop(leaves) > self.settings.max_drop
         return violations / _SPLITS
 
 
@@ -311,15 +192,11 @@ def _fitting(rows: Indices) -> tuple[Indices, Indices]:
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the figures of the default exit: means over tasks of labels, or the worst task.
-
-    `exit_share_half_mean` is of the exit after half of the layers.
-    """
-    chosen = [row for row in rows if row["after"] == default_exit(row["layers"])]
+    """Return the figures of what was chosen: means over tasks of labels, or the worst task."""
+    chosen = [row for row in rows if row["chosen"]]
     of_labels = [row for row in chosen if row["metric"] == "accuracy"]
     if not of_labels:
         raise NotFoundError("no task with one label a text has been measured yet")
-    half = [row for row in rows if row["metric"] == "accuracy" and 2 * row["after"] == row["layers"]]
     small = [row["bytes"] for row in chosen if row["labels"] <= _FEW_LABELS and not row["pairs"]]
     return {
         "ece_before": mean(_ece(row, " before") for row in of_labels),
@@ -328,7 +205,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "ece_floor": mean(row["ece floor"] for row in of_labels),
         "violations": max(row["violations"] for row in chosen),
         "exit_share_mean": mean(row["answered early"] for row in of_labels),
-        **({"exit_share_half_mean": mean(row["answered early"] for row in half)} if half else {}),
+        "layers_saved_mean": mean(row["layers saved"] for row in of_labels),
         "drop_mean": mean(row["drop"] for row in chosen),
         "worst_drop_points": max(row["drop"] for row in chosen),
         "worst_drop_less_error_points": max(row["drop"] - row["drop error"] for row in chosen),
@@ -354,9 +231,12 @@ def add_options(arguments: ArgumentParser) -> None:
 
 def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
     device = training_device(options.device)
-    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings, device)
+    caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
+    tuning = replace(TuneSettings.defaults(is_taught=False), seed=settings.seed, epochs=settings.epochs)
+    root = OneRoot(Home(options.home.absolute()), options.root, options.data, caps, tuning, device)
+    measured = Bench(root, settings)
     for task in tasks:
-        described = {**asdict(settings), "root": measured.root.fingerprint}
+        described = {**asdict(settings), "root": root.root.fingerprint}
         trials = Trials(options.trials, {**described, "files": task_checksums(options.data, task)})
         rows = trials.find(task)
         if rows is None:

@@ -62,7 +62,7 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
 from builder.levels.early_head import HeadData, fit_early_head
-from builder.levels.exit_layers import default_exit
+from builder.levels.exit_layers import only_exit
 from builder.levels.guarantee import Each
 from builder.levels.served import answered_rows, served_rows, word_marks
 from builder.progress import Report, progress_bars
@@ -311,7 +311,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]], most_points: float) -> dict[st
         "computed_by_head": _least_computed(rows, PRUNING, most_points),
         "computed_by_attention": _least_computed(rows, BY_ATTENTION, most_points),
     }
-    ensembles = [row for row in rows if row["measure"] == "ensemble" and row["after"] == default_exit(row["layers"])]
+    ensembles = [row for row in rows if row["measure"] == "ensemble" and row["after"] == only_exit(row["layers"])]
     for weight in _WEIGHTS:
         gained = [-row["points lost"] for row in ensembles if row["weight"] == weight]
         figures[f"ensemble_points_{100 * weight:.0f}"] = mean(gained)

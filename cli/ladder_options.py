@@ -57,8 +57,8 @@ LateOption = Annotated[
 AfterOption = Annotated[
     list[int] | None,
     typer.Option(
-        help="Layers before the early answer; named twice, the one that costs less is chosen. \\[default: a third, at "
-        "least 2]"
+        help="Layers before the early answer; named twice, the one that costs less is chosen. \\[default: a sixth and "
+        "a half of them; with too few texts for two, a third]"
     ),
 ]
 

@@ -6,14 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backends.errors import InvalidArgumentError
-from builder.levels.target import DECLARED, LADDER
+from builder.levels.material import enough_texts
+from builder.levels.target import DECLARED, LADDER, Target
 
 MOST_CANDIDATES = 2
 """Each more divides the risk further, and mixed batches split once more where hPLMs have chosen differently."""
 
 
-def default_exit(num_layers: int) -> int:
-    """Return the layer that texts leave after unless another is named."""
+def default_exits(num_layers: int) -> tuple[int, ...]:
+    """Return the layers to choose from unless others are named: a low one for easy tasks, and one half way up."""
+    return tuple(sorted({max(1, num_layers // 6), min(max(2, num_layers // 2), num_layers - 1)}))
+
+
+def offered_exits(num_layers: int, target: Target, held_out: int) -> tuple[int, ...]:
+    """Return the default layers where so many held-out texts are enough to choose one, or else the only one."""
+    offered = default_exits(num_layers)
+    return offered if enough_texts(target, len(offered)) <= held_out else (only_exit(num_layers),)
+
+
+def only_exit(num_layers: int) -> int:
+    """Return the layer that texts leave after where they are too few to choose one by."""
     return min(max(2, num_layers // 3), num_layers - 1)
 
 
@@ -25,7 +37,7 @@ def exits_of(root: str, num_layers: int, after: Sequence[int]) -> tuple[int, ...
     """
     if num_layers == 1:
         raise InvalidArgumentError(f"root {root!r} has one upper layer, so no text can leave before it")
-    chosen = sorted(after or [default_exit(num_layers)])
+    chosen = sorted(after or default_exits(num_layers))
     if len(chosen) > MOST_CANDIDATES:
         raise InvalidArgumentError(
             f"at most {MOST_CANDIDATES} layers to choose from, not {len(chosen)}: the risk is divided among them"

@@ -165,7 +165,7 @@ def _unknown_to(trained_on: TrainedTexts, examples: Sequence[Example]) -> tuple[
     return list({normalised(each): each for each in unknown}.values()), int(known.sum())
 
 
-def _least_texts(target: Target, num_candidates: int) -> int:
+def enough_texts(target: Target, num_candidates: int) -> int:
     """Return how many held-out texts a selection takes, so that enough certify and enough fit."""
     rows = target.tested(num_candidates=num_candidates).least_rows(target.tolerance)
     return max(-(-rows * ONE_IN_FITS // (ONE_IN_FITS - 1)), _LEAST_FITTING * ONE_IN_FITS)
@@ -180,7 +180,7 @@ def _require_enough(
     learning: int | None = None,
 ) -> None:
     """Check the number of held-out texts; of a file that is learned from too, twice as many are needed."""
-    needed = _least_texts(target, num_candidates)
+    needed = enough_texts(target, num_candidates)
     if held_out >= needed:
         return
     dropped = f", besides {num_known} that were trained on" if num_known else ""
@@ -194,7 +194,7 @@ def _require_enough(
 def _instead(target: Target, held_out: int, num_candidates: int) -> str:
     """Name the target that a number of texts could certify at best, in whole points."""
     looser = (replace(target, tolerance=points / 100) for points in range(1, _MOST_OFFERED_POINTS + 1))
-    could = next((each for each in looser if _least_texts(each, num_candidates) <= held_out), None)
+    could = next((each for each in looser if enough_texts(each, num_candidates) <= held_out), None)
     return "" if could is None else f"; these could certify {could.shown} at best"
 
 

@@ -146,5 +146,5 @@ def _checked(home: Home, request: Training, root: str, before: _Before) -> Ladde
     exits = exits_of(root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
     LadderCosts.of(home, root).require_known(target.deadline_ms)
     files = LabelledFiles(request.train, ladder.held_out)
-    material_of(files, hplm, before.trained_on, target, len(exits))
+    material_of(files, hplm, before.trained_on, target, len(exits) if after else 1)
     return LadderPlan(request.id, target, after, files, served_stack(home))

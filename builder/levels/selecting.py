@@ -42,7 +42,7 @@ from builder.levels.answers import StepAnswers
 from builder.levels.candidate import CALIBRATED, Candidate, Trial, all_layers
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
 from builder.levels.ensembles import with_ensembles
-from builder.levels.exit_layers import exits_of, noted_exits
+from builder.levels.exit_layers import exits_of, noted_exits, offered_exits
 from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
@@ -91,8 +91,8 @@ class Selecting:
         id: The hPLM.
         files: Texts that an early head learns from, and those that certify it.
         target: What may be lost.
-        after: Layers that the early head may stand after, of which the best one is chosen; by default a third of them,
-            at least two.
+        after: Layers that the early head may stand after, of which the best one is chosen; by default a low one and
+            one half way up, or one only where the held-out texts are too few for two.
     """
 
     id: str
@@ -169,6 +169,7 @@ class _Search:
         self._root = RootFolder(home.root(live.domain.root))
         self._num_layers = self._root.geometry.num_upper_layers
         self.exits = exits_of(live.domain.root, self._num_layers, selecting.after)
+        num_needed = len(self.exits) if selecting.after else 1
         self._costs = LadderCosts.of(home, live.domain.root)
         self._costs.require_known(selecting.target.deadline_ms)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
@@ -180,7 +181,9 @@ class _Search:
         made_with = MadeWith.read(home.path / live.folder)
         self._knows_made_with = made_with.trained.are_all and made_with.chose.are_all
         of_task = HplmTask.of(live)
-        self._material = material_of(selecting.files, of_task, made_with.trained, selecting.target, len(self.exits))
+        self._material = material_of(selecting.files, of_task, made_with.trained, selecting.target, num_needed)
+        if not selecting.after:
+            self.exits = offered_exits(self._num_layers, selecting.target, len(self._material.held_out))
         train, held_out = self._material.train, self._material.held_out
         self._num_chose = made_with.chose.num_among(held_out)
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
@@ -381,7 +384,7 @@ def _publish(
     figures = {
         _LEVELS: [*ladder.levels],
         LADDER: dict(ladder.certified),
-        DECLARED: selecting.target.noted | noted_exits(sorted(selecting.after) or (ladder.early.after,)),
+        DECLARED: selecting.target.noted | noted_exits(sorted(selecting.after)),
         **({} if live.students is None else {STUDENTS: with_fewest(live.metrics[STUDENTS], profile.students)}),
     }
 

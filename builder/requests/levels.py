@@ -52,7 +52,7 @@ class LadderTarget(Request):
     after: Annotated[
         int | list[int] | None,
         Field(
-            description="Layers before the early answer, or two to choose from; by default a third of them, at least 2."
+            description="Layers before the early answer, or two to choose from; by default a sixth and a half of them."
         ),
     ] = None
 

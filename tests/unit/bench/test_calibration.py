@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from backends.errors import NotFoundError
-from bench.calibration import figures_of, strict_rows
+from bench.calibration import figures_of
 from bench.kit.ladder_answers import Ladder
 from bench.kit.trials import Trials
+from bench.tasks.each_layer import strict_rows
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
 from builder.levels.answers import StepAnswers
-from builder.levels.exit_layers import default_exit
 
 OBJECTIVE = Classification(("a", "b"), [LabelledText("text", "a")])
 RIGHT = [0, 1, 0, 1]
@@ -44,16 +44,16 @@ def test_a_row_of_words_is_as_sure_as_its_least_sure_word() -> None:
 
 def row(task: str, after: int, metric: str = "accuracy", **changes: Any) -> dict[str, Any]:
     errors = dict.fromkeys(("ece early", "ece full", "ece early before", "ece full before", "ece floor"), 0.02)
-    costs = {"drop": 0.5, "violations": 0.05, "answered early": 0.6, "select s": 9.0, "bytes": 0.01}
-    of_kind = {"labels": 3, "pairs": False, "drop error": 0.1}
+    costs = {"drop": 0.5, "violations": 0.05, "answered early": 0.6, "layers saved": 0.4, "bytes": 0.01}
+    of_kind = {"labels": 3, "pairs": False, "drop error": 0.1, "chosen": True, "select s": 9.0}
     return {"task": task, "after": after, "layers": 6, "metric": metric, **errors, **costs, **of_kind, **changes}
 
 
-def test_figures_are_of_the_default_layer_and_labels_apart_from_entities() -> None:
+def test_figures_are_of_what_was_chosen_and_of_labels_apart_from_entities() -> None:
     rows = [
-        row("a", 1, violations=0.9),
+        row("a", 1, violations=0.9, chosen=False),
         row("a", 2),
-        row("b", 2, labels=150, bytes=0.2, **{"answered early": 0.8, "ece full before": 0.01}),
+        row("b", 3, labels=150, bytes=0.2, **{"answered early": 0.8, "ece full before": 0.01}),
         row("ner", 2, "f1", violations=0.2, **{"ece early": 0.4}),
     ]
     found = figures_of(rows)
@@ -61,7 +61,7 @@ def test_figures_are_of_the_default_layer_and_labels_apart_from_entities() -> No
     assert found["violations"] == 0.2 and found["early_bytes_share"] == 0.01
     assert found["ece_no_worse_share"] == 0.5  # of b it is worse afterwards
     assert found["worst_drop_less_error_points"] == pytest.approx(0.4)
-    assert [default_exit(layers) for layers in (2, 3, 6, 12)] == [1, 2, 2, 4]
+    assert found["layers_saved_mean"] == pytest.approx(0.4) and found["select_seconds"] == 9.0
     with pytest.raises(NotFoundError):
         figures_of(rows[-1:])
 
