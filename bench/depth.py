@@ -49,7 +49,7 @@ class Settings:
     layers: int = BERT_BASE_UPPER.num_upper_layers
     rows: int = ROWS
     leaving_percent: tuple[int, ...] = (60, 70, 80)
-    alpha: float = 0.6
+    alpha: float = 1.0
     timing: str = "all ways in turn, the median of the ratios within each turn"
 
 

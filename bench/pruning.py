@@ -6,18 +6,16 @@ Where that lets none leave, all go on. What is lost is measured over all test te
 measure; the time is that of the bare engine for batches of them, with and without in turns.
 
 - Pruning: of a text that goes on, words whose score is at most α times the mean of its words are left out of the other
-  layers, by the engine as it serves. The score is how far a token moves the early answer between its two likeliest
-  labels. Tabi's is the attention that a token receives below the exit; it is measured beside it, without times, as no
-  kernel returns it.
+  layers, by the engine as it serves. The score is the attention that a token receives in the layer below the exit.
 - The ensemble: the answer is w times the full probabilities plus 1 - w times the early ones, both calibrated.
 
 `saved` is the largest share of time that some α saves on some task at `most_points` lost at most; 0 where none does.
 The least of the turns counts, so that one slow turn is not taken for a saving. The α is chosen on the texts that it is
 measured on, which flatters pruning, and the loss says little where `±` is above `most_points`. `computed_tokens` is the
 share of all tokens' layers that is computed then, and `computed_tokens_whole` what is computed without pruning.
-`computed_by_head` and `computed_by_attention` are the least shares of these tokens that are computed for `most_points`,
-means over tasks and exits. `ensemble_points_90` is what w = 0.9 gains on the texts that go on, the mean over tasks
-after the default exit.
+`least_computed_mean` is the least share of these tokens that is computed for `most_points`, the mean over tasks and
+exits. `ensemble_points_90` is what w = 0.9 gains on the texts that go on, the mean over tasks after a third of the
+layers.
 
 Each task is kept in a file of `--trials`, and its tuning in the home, where other benches find it: the same command
 goes on where it was.
@@ -48,7 +46,6 @@ from backends.root.store import RootFolder
 from backends.root.word_marks import WordMarks
 from bench.kit.bare import fast_dtypes, interleaved
 from bench.kit.entry import Result, bench
-from bench.kit.received_attention import AttentiveStack
 from bench.kit.report import machine
 from bench.kit.trials import Trials
 from bench.tasks.cut import cut_task
@@ -74,7 +71,7 @@ _ONE_IN_FITS = 5
 _HPLMS = 16
 """How many hPLMs the rows of a batch are of, in turn."""
 _WEIGHTS = (0.9, 0.75, 0.5)
-PRUNING, BY_ATTENTION = "pruning", "pruning by attention"
+_PRUNING = "pruning"
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,7 @@ class Settings:
     epochs: int = TuneSettings.epochs
     max_drop: float = 1.0
     most_points: float = 0.2
-    alphas: tuple[float, ...] = (0.1, 0.2, 0.4, 0.6)
-    attention_alphas: tuple[float, ...] = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+    alphas: tuple[float, ...] = (0.3, 0.5, 0.6, 0.7, 0.8)
     rows: int = 64
     timed_batches: int = 2
     repeats: int = 5
@@ -100,8 +96,7 @@ QUICK = Settings(
     test_texts=64,
     epochs=1,
     max_drop=5.0,
-    alphas=(0.4,),
-    attention_alphas=(0.7,),
+    alphas=(0.7,),
     timed_batches=1,
     repeats=1,
 )
@@ -109,9 +104,8 @@ QUICK = Settings(
 
 @dataclass(frozen=True)
 class Batch:
-    """Test texts that run together, on one stack."""
+    """Test texts that run together."""
 
-    stack: UpperStack
     rows: Sequence[Tensor]
     hplms: Sequence[ReadyHplm]
     middles: Sequence[int | None]
@@ -152,8 +146,7 @@ class Task:
             tuned.head,
             self.objective.about_pairs,
         )
-        stack = StackSettings(dtype=fast_dtypes()[0], num_slots=_HPLMS + 1)
-        self.stack, self.attentive = UpperStack(root, stack), AttentiveStack(root, stack)
+        self.stack = UpperStack(root, StackSettings(dtype=fast_dtypes()[0], num_slots=_HPLMS + 1))
         self._marks = word_marks(root.tokenizer(), [task_text(example) for example in content.test])
 
     @property
@@ -177,27 +170,26 @@ class Task:
         early, full = (StepAnswers.of(self.objective, each, self.dev.targets) for each in (found.early, found.full))
         return early, full
 
-    def batches(self, stack: UpperStack) -> Iterator[Batch]:
-        hplms = [stack.ready(key, lambda: self.artifact) for key in range(_HPLMS)]
+    def batches(self) -> Iterator[Batch]:
+        hplms = [self.stack.ready(key, lambda: self.artifact) for key in range(_HPLMS)]
         for start in range(0, len(self.test.targets), self.settings.rows):
             rows = range(start, min(start + self.settings.rows, len(self.test.targets)))
             yield Batch(
-                stack,
                 [self.test.rows[row] for row in rows],
                 [hplms[row % _HPLMS] for row in rows],
                 [self.test.middles[row] for row in rows],
                 [self._marks[row] for row in rows],
             )
         for hplm in hplms:
-            stack.release(hplm)
+            self.stack.release(hplm)
 
     def run(self, batch: Batch, at_exit: Exit, alpha: float | None) -> list[Answered]:
         """Run a batch whose rows all have the same exit, and lose words there if there is an alpha."""
         prunable = [None if alpha is None else Prunable(alpha, marks) for marks in batch.marks]
         exits = [replace(at_exit, prunable=each) for each in prunable]
         early: dict[int, Early] = {}
-        packed = batch.stack.pack(batch.rows, batch.hplms)
-        logits = batch.stack.run(packed, batch.hplms, batch.middles, exits, early.update)
+        packed = self.stack.pack(batch.rows, batch.hplms)
+        logits = self.stack.run(packed, batch.hplms, batch.middles, exits, early.update)
         return [Answered(each, _kept(early[index])) for index, each in enumerate(logits)]
 
 
@@ -219,8 +211,8 @@ class Measured:
         certificate = certify(confidence[certifies], is_harm[certifies], settings.max_drop / 100, Each(_RISK))
         threshold = NEVER if certificate is None else certificate.threshold
         self._exit = Exit(after, head, self._temperatures[0], threshold)
-        self._batches, self._attentive = (list(task.batches(each)) for each in (task.stack, task.attentive))
-        self._plain = self._run(self._batches, self._exit, None)
+        self._batches = list(task.batches())
+        self._plain = self._run(self._exit, None)
         self._goes_on = np.array([row.kept > 0 for row in self._plain])
         self._is_right = self._right([row.logits for row in self._plain])
         self._described = {
@@ -235,23 +227,22 @@ class Measured:
         """Yield one row for each way to prune, and one for each weight of the ensemble."""
         settings = self._task.settings
         for alpha in settings.alphas:
-            yield self._pruned(PRUNING, self._batches, alpha) | self._saved(alpha)
-        yield from (self._pruned(BY_ATTENTION, self._attentive, alpha) for alpha in settings.attention_alphas)
+            yield self._pruned(alpha) | self._saved(alpha)
         early = self._early()
         yield from (self._ensemble(weight, early) for weight in _WEIGHTS)
 
-    def _run(self, batches: Sequence[Batch], at_exit: Exit, alpha: float | None) -> list[Answered]:
-        return [row for batch in batches for row in self._task.run(batch, at_exit, alpha)]
+    def _run(self, at_exit: Exit, alpha: float | None) -> list[Answered]:
+        return [row for batch in self._batches for row in self._task.run(batch, at_exit, alpha)]
 
     def _right(self, logits: Sequence[Tensor]) -> Bools:
         return self._task.answers(logits, self._task.test).is_right
 
-    def _pruned(self, measure: str, batches: Sequence[Batch], alpha: float) -> dict[str, Any]:
-        found = self._run(batches, self._exit, alpha)
+    def _pruned(self, alpha: float) -> dict[str, Any]:
+        found = self._run(self._exit, alpha)
         whole, computed = self._computed(self._plain), self._computed(found)
         return {
             **self._described,
-            "measure": measure,
+            "measure": _PRUNING,
             "alpha": alpha,
             "computed tokens, whole": whole,
             "computed tokens": computed,
@@ -294,7 +285,7 @@ class Measured:
         }
 
     def _early(self) -> list[Tensor]:
-        return [row.logits for row in self._run(self._batches, replace(self._exit, threshold=None), None)]
+        return [row.logits for row in self._run(replace(self._exit, threshold=None), None)]
 
     def _points(self, is_right: Bools, among: Bools) -> dict[str, float]:
         """Say what a measure loses among some rows, with the standard error of the difference."""
@@ -308,8 +299,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]], most_points: float) -> dict[st
         "saved": 0.0 if best is None else max(0.0, float(best["least saved"])),
         "computed_tokens": 1.0 if best is None else float(best["computed tokens"]),
         "computed_tokens_whole": 1.0 if best is None else float(best["computed tokens, whole"]),
-        "computed_by_head": _least_computed(rows, PRUNING, most_points),
-        "computed_by_attention": _least_computed(rows, BY_ATTENTION, most_points),
+        "least_computed_mean": _least_computed(rows, most_points),
     }
     ensembles = [row for row in rows if row["measure"] == "ensemble" and row["after"] == only_exit(row["layers"])]
     for weight in _WEIGHTS:
@@ -318,11 +308,11 @@ def figures_of(rows: Sequence[Mapping[str, Any]], most_points: float) -> dict[st
     return figures
 
 
-def _least_computed(rows: Sequence[Mapping[str, Any]], measure: str, most_points: float) -> float:
+def _least_computed(rows: Sequence[Mapping[str, Any]], most_points: float) -> float:
     """Return the least share of the tokens without pruning, all where each alpha loses too much."""
     least: dict[tuple[str, int], float] = {}
     for row in rows:
-        if row["measure"] == measure:
+        if row["measure"] == _PRUNING:
             place = row["task"], row["after"]
             is_harmless = row["points lost"] <= most_points
             share = row["computed tokens"] / row["computed tokens, whole"] if is_harmless else 1.0
@@ -331,7 +321,7 @@ def _least_computed(rows: Sequence[Mapping[str, Any]], measure: str, most_points
 
 
 def _most_saving(rows: Sequence[Mapping[str, Any]], most_points: float) -> Mapping[str, Any] | None:
-    harmless = [row for row in rows if row["measure"] == PRUNING and row["points lost"] <= most_points]
+    harmless = [row for row in rows if row["measure"] == _PRUNING and row["points lost"] <= most_points]
     return max(harmless, key=lambda row: float(row["least saved"]), default=None)
 
 

@@ -90,6 +90,20 @@ def reference_states(root: RootFolder, artifact: HplmArtifact, hidden: Tensor, l
     return _states(root.geometry, _weights(root), own, hidden, layers)
 
 
+def reference_received(root: RootFolder, artifact: HplmArtifact, hidden: Tensor, layer: int) -> list[float]:
+    """The attention that each token of a row receives in one layer, over its heads and tokens."""
+    states = reference_states(root, artifact, hidden, range(layer))
+    own = {name: tensor.float() for name, tensor in artifact.adapters.named().items()}
+    queries, keys, _ = _queries_keys_values(_weights(root), own, layer, states)
+    size, received = root.geometry.hidden_size // root.geometry.num_heads, [0.0] * len(states)
+    for start in range(0, root.geometry.hidden_size, size):
+        part = slice(start, start + size)
+        for query in queries[:, part]:
+            paid = [float((query @ key / size**0.5).exp()) for key in keys[:, part]]
+            received = [before + each / sum(paid) for before, each in zip(received, paid, strict=True)]
+    return received
+
+
 def reference_answer(head: Head, pooling: str, states: Tensor, middle: int | None) -> Tensor:
     return _answer(head, _pooled(pooling, states, middle))
 
@@ -156,16 +170,30 @@ def _answer(head: Head, pooled: Tensor) -> Tensor:
     return pooled @ own["weight"].T + own["bias"]
 
 
+def _linear(weights: Weights, layer: int, name: str, states: Tensor) -> Tensor:
+    return states @ weights[f"layers.{layer}.{name}.weight"].T + weights[f"layers.{layer}.{name}.bias"]
+
+
+def _lora(own: Weights, layer: int, module: str, states: Tensor) -> Tensor | float:
+    if f"lora.{module}.down" not in own:
+        return 0.0
+    return states @ (own[f"lora.{module}.up"][layer] @ own[f"lora.{module}.down"][layer]).T
+
+
+def _queries_keys_values(weights: Weights, own: Weights, layer: int, hidden: Tensor) -> list[Tensor]:
+    parts = _linear(weights, layer, "query_key_value", hidden).chunk(3, dim=-1)
+    named = zip(("query", "key", "value"), parts, strict=True)
+    return [part + _lora(own, layer, module, hidden) for module, part in named]
+
+
 def _layer(
     geometry: RootGeometry, weights: Weights, adapters: AdapterSet, own: Weights, layer: int, hidden: Tensor
 ) -> Tensor:
     def linear(name: str, states: Tensor) -> Tensor:
-        return states @ weights[f"layers.{layer}.{name}.weight"].T + weights[f"layers.{layer}.{name}.bias"]
+        return _linear(weights, layer, name, states)
 
     def lora(module: str, states: Tensor) -> Tensor | float:
-        if f"lora.{module}.down" not in own:
-            return 0.0
-        return states @ (own[f"lora.{module}.up"][layer] @ own[f"lora.{module}.down"][layer]).T
+        return _lora(own, layer, module, states)
 
     def norm(site: str, states: Tensor) -> Tensor:
         shared = {"attention": "attention_norm", "output": "ffn_norm"}[site]
@@ -184,8 +212,7 @@ def _layer(
         change = _ACTIVATIONS[part.activation](seen @ down.T + down_bias) @ up.T + up_bias
         return norm(site, change + states + residual)
 
-    query, key, value = linear("query_key_value", hidden).chunk(3, dim=-1)
-    query, key, value = query + lora("query", hidden), key + lora("key", hidden), value + lora("value", hidden)
+    query, key, value = _queries_keys_values(weights, own, layer, hidden)
     size = geometry.hidden_size // geometry.num_heads
     heads = [
         torch.softmax(q @ k.T / size**0.5, dim=-1) @ v

@@ -23,10 +23,10 @@ from backends.stack_key import FULL
 from backends.storage import check_file, file_checksum, write_json, write_tensors
 from backends.wire import EARLY
 
-LADDER_FORMAT_VERSION = 4
-"""2 is of regressions, which releases that read 1 would take for labels; 3 is of ensembles and 4 of pruned words, which
-those that read less would leave out; all others are written as 1."""
-_OF_LABELS, _OF_NUMBERS, _OF_ENSEMBLES = 1, 2, 3
+LADDER_FORMAT_VERSION = 5
+"""2 is of regressions, which releases that read 1 would take for labels; 3 is of ensembles and 5 of pruned words, which
+those that read less would leave out; all others are written as 1. 4 was of words pruned by another score."""
+_OF_LABELS, _OF_NUMBERS, _OF_ENSEMBLES, _OF_ANOTHER_SCORE = 1, 2, 3, 4
 _MANIFEST = "levels.json"
 _HEADS = "exits.safetensors"
 LADDER_FILES = (_MANIFEST, _HEADS)
@@ -86,7 +86,8 @@ class Pruning:
     """Which words a row that goes on loses on its way.
 
     Attributes:
-        alpha: A word stays if a token of it has a score above so many times the mean of the row's words.
+        alpha: A word stays if a token of it receives more than so many times the attention that the row's words do in
+            the mean.
         temperature: Makes the confidence of answers true that all layers give without those words.
     """
 
@@ -194,7 +195,8 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
         early.positive("said_temperature") if "said_temperature" in early else None,
     )
     certified = _certified(manifest.part("certified"))
-    return Ladder(step, full.positive("temperature"), certified, _ensemble(early, full), _pruning(early, full))
+    pruning = None if manifest.whole("format_version") == _OF_ANOTHER_SCORE else _pruning(early, full)
+    return Ladder(step, full.positive("temperature"), certified, _ensemble(early, full), pruning)
 
 
 def _ensemble(early: Fields, full: Fields) -> Ensemble | None:

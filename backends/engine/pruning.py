@@ -1,15 +1,18 @@
-"""Word pruning: a row that goes on at its exit loses the words that its early answer depends on least.
+"""Word pruning: a row that goes on at its exit loses the words that receive least attention there (Tabi's measure).
 
-A token's score says how far its state, against the mean of its segment, moves the early answer between its two
-likeliest labels. That is read off the early head, so it takes no more than one product for each token.
+A token's score is the attention that the row's tokens pay it in the layer below the exit, summed over its heads. No
+kernel returns that, so queries and keys of that layer are kept until the exit, and it is computed for the rows that
+lose words there.
 
 Usage:
-    kept = kept_tokens(states, [RowAtExit(head_row, early_logits, prunable), …])
+    paid = PaidAttention(layer, num_heads)
+    hidden = layers(hidden, paid.noting(attend), …)
+    kept = kept_tokens([RowAtExit(head_row, paid.to(head_row), prunable), …])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from backends.adapters.pooling import PAIR_POOLING
 from backends.engine.heads import HeadRow
+from backends.errors import HplmError
+from backends.root.encoder import Attend
 from backends.root.word_marks import BEGINS_WORD, OF_NO_WORD, WordMarks
 
 Bools = npt.NDArray[np.bool_]
@@ -41,26 +45,50 @@ class Prunable:
 
 
 class RowAtExit(NamedTuple):
-    """A row with its early head, and what that has answered: `[C]`, in fp32 on the CPU."""
+    """A row, and the score of each of its tokens, above 0: `[L]`."""
 
     row: HeadRow
-    early: Tensor
+    scores: Tensor
     prunable: Prunable
 
 
-KeptTokens = Callable[[Tensor, Sequence[RowAtExit]], list[Bools]]
-"""Chooses the tokens that rows keep, from packed states `[T, H]`: `[L]` of each."""
+class PaidAttention:
+    """The attention that tokens pay each other in one layer of a batch without padding."""
+
+    def __init__(self, layer: int, num_heads: int) -> None:
+        self._layer, self._num_heads = layer, num_heads
+        self._queries_and_keys: tuple[Tensor, Tensor] | None = None
+
+    def noting(self, attend: Attend) -> Attend:
+        """Return the same attention, which leaves here what it is computed from."""
+
+        def attend_and_note(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            if layer == self._layer:
+                self._queries_and_keys = queries, keys
+            return attend(layer, queries, keys, values)
+
+        return attend_and_note
+
+    def to(self, row: HeadRow) -> Tensor:
+        """Sum up what each token of a row is paid: `[L]`, in fp32.
+
+        Raises:
+            HplmError: The layer has not been computed.
+        """
+        if self._queries_and_keys is None:
+            raise HplmError(f"nothing was noted of layer {self._layer}")
+        length = row.end - row.start
+        queries, keys = (
+            states[row.start : row.end].float().view(length, self._num_heads, -1).transpose(0, 1)
+            for states in self._queries_and_keys
+        )
+        weights = queries @ keys.transpose(1, 2) / queries.shape[-1] ** 0.5
+        return torch.softmax(weights, dim=-1).sum(dim=(0, 1))
 
 
-def kept_tokens(states: Tensor, rows: Sequence[RowAtExit]) -> list[Bools]:
-    """Choose by how far each token moves the early answer."""
-    tokens = _Tokens.of(rows)
-    return tokens.kept(tokens.spread(torch.cat([pull for each in rows for pull in _pulls(states, each)]).cpu().numpy()))
-
-
-def kept_by_scores(scores: Tensor, rows: Sequence[RowAtExit]) -> list[Bools]:
-    """Choose by scores of all tokens, above 0, `[T]`."""
-    return _Tokens.of(rows).kept(torch.cat([scores[each.row.start : each.row.end] for each in rows]).cpu().numpy())
+def kept_tokens(rows: Sequence[RowAtExit]) -> list[Bools]:
+    """Choose the tokens that rows keep, `[L]` of each."""
+    return _Tokens.of(rows).kept(torch.cat([each.scores for each in rows]).cpu().numpy())
 
 
 class _Tokens(NamedTuple):
@@ -89,14 +117,6 @@ class _Tokens(NamedTuple):
         begins = is_of_word & ((marks == BEGINS_WORD) | ~follows_word)
         return cls(alphas, lengths, row, segment, np.maximum(begins.cumsum() - 1, 0), is_of_word)
 
-    def spread(self, pulls: _Floats) -> _Floats:
-        """Return how far each pull is from the mean of its segment."""
-        num_segments = 2 * len(self.lengths)
-        with np.errstate(invalid="ignore"):  # of a row of NaN
-            means = np.bincount(self.segment, pulls, num_segments) / _counts(self.segment, num_segments)
-            apart: _Floats = np.abs(pulls - means[self.segment])
-        return apart
-
     def kept(self, scores: _Floats) -> list[Bools]:
         """Choose the words of each row with a score above its least one, and one word of each segment."""
         num_rows, is_of_word = len(self.lengths), self.is_of_word
@@ -123,26 +143,3 @@ def _counts(indices: _Indices, length: int) -> npt.NDArray[np.intp]:
 
 def _first_length(row: HeadRow) -> int:
     return row.end - row.start if row.middle is None else row.middle
-
-
-def _pulls(states: Tensor, at_exit: RowAtExit) -> list[Tensor]:
-    """Return how far each token of a row's segments moves its answer: `[L]` in all, in fp32."""
-    row, middle = at_exit.row, at_exit.row.start + _first_length(at_exit.row)
-    first, second = _directions(at_exit)
-    pulls = [torch.mv(states[row.start : middle].float(), first)]
-    return pulls if middle == row.end else [*pulls, torch.mv(states[middle : row.end].float(), second)]
-
-
-def _directions(at_exit: RowAtExit) -> tuple[Tensor, Tensor]:
-    """Return the weights between the two likeliest labels, for tokens of the first and of the second segment: `[H]`.
-
-    Of a pair's features those count that its means enter as they are.
-    """
-    row = at_exit.row
-    likeliest = at_exit.early.argsort(descending=True)[:2].tolist()
-    between = row.head.weight[likeliest[0]] - row.head.weight[likeliest[-1]]
-    if row.pooling != PAIR_POOLING:
-        return between, between
-    whole, _, _, apart = between.chunk(4)
-    length, middle = row.end - row.start, _first_length(row)
-    return whole / length + apart / middle, whole / length - apart / max(1, length - middle)

@@ -21,7 +21,7 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layouts import MakeLayout
 from backends.engine.packing import MicroBatch, PackedRows
 from backends.engine.precision import precision_of, smoothing_of
-from backends.engine.pruning import Bools, KeptTokens, RowAtExit, kept_tokens
+from backends.engine.pruning import Bools, PaidAttention, RowAtExit, kept_tokens
 from backends.engine.slotted_layers import AdaptersOf, SlottedLayers, StackSettings, on_cpu, pays
 from backends.root.int8_file import Smoothing
 from backends.root.store import RootFolder
@@ -69,7 +69,6 @@ class UpperStack(SlottedLayers):
         adapters_of: Computes the adapters of a batch's segments; a bench compares others with the default.
         layout_of: Makes the layout; by default the one that the settings name. A bench compares layouts of its own.
         smoothing: Of int8; by default the one that is stored beside the root.
-        words_of: Chooses what is left of rows that lose words at their exits; a bench compares others with the default.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class UpperStack(SlottedLayers):
         adapters_of: AdaptersOf = SegmentedAdapters,
         layout_of: MakeLayout | None = None,
         smoothing: Smoothing | None = None,
-        words_of: KeptTokens = kept_tokens,
     ) -> None:
         precision = precision_of(settings.dtype, torch.device(settings.device))
         if smoothing is None and precision.products == "int8":
@@ -88,7 +86,6 @@ class UpperStack(SlottedLayers):
         layers = root.upper(), root.geometry
         super().__init__(*layers, settings, precision, compute_pool, adapters_of, layout_of, smoothing)
         self.fingerprint = root.fingerprint
-        self._words_of = words_of
         self._heads: dict[int, tuple[Head, str, Ladder | None]] = {}
         """Heads by slot, each with its pooling, and the ladder where there is one."""
 
@@ -160,10 +157,12 @@ class UpperStack(SlottedLayers):
         first, hidden = 0, batch.hidden
         attend = self.attention(batch)
         for last in cuts_of((row.exit for row in rows), num_layers):
-            hidden = self._layers(hidden, attend, batch.adapters, range(first, last))
+            paid = self._paid_attention(batch, rows, last)
+            noting = attend if paid is None else paid.noting(attend)
+            hidden = self._layers(hidden, noting, batch.adapters, range(first, last))
             first, num_left = last, len(left)
             judged = [position for position, row in enumerate(rows) if _may_leave(row, last) and row.index not in left]
-            of_exits, words = self._judge(batch, hidden, rows, judged, on_early)
+            of_exits, words = self._judge(batch, hidden, rows, judged, paid, on_early)
             left |= of_exits
             for position in judged:
                 rows[position] = rows[position].past_exit(words.get(position))
@@ -180,10 +179,30 @@ class UpperStack(SlottedLayers):
         found = self._results(states, heads)
         return left | dict(zip([rows[position].index for position in stay], found, strict=True))
 
+    def _paid_attention(self, batch: MicroBatch, rows: Sequence[_Row], last: int) -> PaidAttention | None:
+        """Return what notes the attention below an exit, if rows may lose words there."""
+        exits = [row.exit for row in rows if row.exit is not None and row.exit.after == last]
+        may_lose = batch.may_narrow and any(each.prunable is not None for each in exits)
+        return PaidAttention(last - 1, self._geometry.num_heads) if may_lose else None
+
     def _judge(
-        self, batch: MicroBatch, states: Tensor, rows: Sequence[_Row], positions: Sequence[int], on_early: OnEarly
+        self,
+        batch: MicroBatch,
+        states: Tensor,
+        rows: Sequence[_Row],
+        positions: Sequence[int],
+        paid: PaidAttention | None,
+        on_early: OnEarly,
     ) -> tuple[dict[int, Tensor], Words]:
         """Answer rows at their exits, and tell it.
+
+        Args:
+            batch: The micro-batch.
+            states: Behind the layers below the exits.
+            rows: All rows.
+            positions: Those that are answered here.
+            paid: The attention below the exits, if rows may lose words here.
+            on_early: See `run`.
 
         Returns:
             The logits of the rows that leave, by their indices, and the tokens that others keep which lose words.
@@ -194,11 +213,11 @@ class UpperStack(SlottedLayers):
         outputs = on_cpu(logits(states, heads))
         sure = confidences(outputs, exits)
         words: Words = {}
-        if batch.may_narrow:
+        if paid is not None:
             lost = [each.lost_words(confidence) for each, confidence in zip(exits, sure, strict=True)]
-            columns = zip([position for position, _ in at_exit], heads, outputs, lost, strict=True)
-            pruned = {at: RowAtExit(head, output, each) for at, head, output, each in columns if each is not None}
-            words = dict(zip(pruned, self._words_of(states, [*pruned.values()]), strict=True)) if pruned else {}
+            columns = zip([position for position, _ in at_exit], heads, lost, strict=True)
+            pruned = {at: RowAtExit(head, paid.to(head), each) for at, head, each in columns if each is not None}
+            words = dict(zip(pruned, kept_tokens([*pruned.values()]), strict=True)) if pruned else {}
         found = [
             (rows[position].index, _early(output, confidence, each, words.get(position)))
             for (position, each), output, confidence in zip(at_exit, outputs, sure, strict=True)

@@ -1,4 +1,4 @@
-"""Pruned words in a selection: texts that go on may lose the words that their early answers depend on least.
+"""Pruned words in a selection: texts that go on may lose the words that receive least attention at their exit.
 
 It is tried where the texts that fit temperatures show that it saves enough and changes little. It is then a candidate
 as others are: what it changes of texts that go on counts against the target, as what early answers lose does.
@@ -21,7 +21,7 @@ from builder.levels.paired_answers import LabelPairs, PairedAnswers, Pruned
 from builder.levels.served import PrunedRows
 from builder.levels.target import Target
 
-ALPHAS = (0.6, 0.4, 0.2, 0.1)
+ALPHAS = (0.8, 0.7, 0.6, 0.5)
 """The one that leaves out most comes first."""
 LEAST_SAVED = 0.05
 """Share of a full batch's predicted time that pruning has to save: choosing words and laying out rows anew take time,

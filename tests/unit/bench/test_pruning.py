@@ -13,13 +13,9 @@ from bench.kit.tiny_home import write_task
 from bench.pruning import QUICK, _measured, figures_of
 
 
-def pruned(lost: float, saved: float, computed: float) -> dict[str, object]:
+def pruned(lost: float, saved: float, computed: float, task: str = "one") -> dict[str, object]:
     measured = {"points lost": lost, "least saved": saved, "computed tokens": computed, "computed tokens, whole": 0.8}
-    return {"measure": "pruning", "task": "one", "after": 2, "layers": 3, **measured}
-
-
-def by_attention(task: str, lost: float, computed: float) -> dict[str, object]:
-    return {**pruned(lost, 0.0, computed), "measure": "pruning by attention", "task": task}
+    return {"measure": "pruning", "task": task, "after": 2, "layers": 3, **measured}
 
 
 def ensemble(weight: float, lost: float) -> dict[str, object]:
@@ -28,10 +24,9 @@ def ensemble(weight: float, lost: float) -> dict[str, object]:
 
 def test_figures_count_only_what_loses_little() -> None:
     ensembles = [ensemble(weight, -weight) for weight in (0.9, 0.75, 0.5)]
-    ensembles += [by_attention("one", 0.1, 0.6), by_attention("one", 0.3, 0.4), by_attention("two", 0.4, 0.4)]
-    figures = figures_of([pruned(0.1, 0.02, 0.7), pruned(0.3, 0.1, 0.5), *ensembles], most_points=0.2)
-    assert figures["computed_by_head"] == pytest.approx(0.7 / 0.8)
-    assert figures["computed_by_attention"] == pytest.approx((0.6 / 0.8 + 1) / 2)
+    others = [pruned(0.3, 0.1, 0.5), pruned(0.4, 0.2, 0.4, task="two"), *ensembles]
+    figures = figures_of([pruned(0.1, 0.02, 0.7), *others], most_points=0.2)
+    assert figures["least_computed_mean"] == pytest.approx((0.7 / 0.8 + 1) / 2)
     assert (figures["saved"], figures["computed_tokens"], figures["computed_tokens_whole"]) == (0.02, 0.7, 0.8)
     assert figures["ensemble_points_75"] == 0.75
     assert figures_of([pruned(0.0, -0.1, 0.9), *ensembles], most_points=0.2)["saved"] == 0.0

@@ -14,11 +14,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from adapter_reference import KINDS, random_artifact, reference_answer, reference_logits, reference_states
+from adapter_reference import (
+    KINDS,
+    random_artifact,
+    reference_answer,
+    reference_logits,
+    reference_received,
+    reference_states,
+)
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
 from backends.adapters.pooling import PAIR_POOLING
-from backends.engine import slotted_layers
+from backends.engine import slotted_layers, stack
 from backends.engine.compute_pool import ComputePool
 from backends.engine.exits import NEVER, Early, Exit
 from backends.engine.layouts import LAYOUTS, Sharing
@@ -79,7 +86,7 @@ class Row:
             return None
         width = artifact.head.hidden_size
         head = Head(torch.randn(len(artifact.labels), width) / 2, torch.randn(len(artifact.labels)))
-        prunable = None if chance.random() < 0.3 else Prunable(chance.choice([0.2, 0.6, 1.2, 9.0]), marks)
+        prunable = None if chance.random() < 0.3 else Prunable(chance.choice([0.8, 0.98, 1.02, 9.0]), marks)
         leaving = Exit(chance.randint(1, 3), head, 4.0, chance.choice([None, 0.5, 0.7, 2.0]), prunable=prunable)
         return replace(leaving, is_compared=leaving.threshold is not None and chance.random() < 0.2)
 
@@ -100,35 +107,19 @@ def run(upper: UpperStack, artifacts: dict[int, HplmArtifact], rows: Sequence[Ro
         with lock:
             ran.early.update(found)
 
-    def seen(states: Tensor, at_exit: Sequence[RowAtExit]) -> list[Bools]:
-        kept = kept_tokens(states, at_exit)
+    def seen(at_exit: Sequence[RowAtExit]) -> list[Bools]:
+        kept = kept_tokens(at_exit)
         with lock:
             ran.kept.update((id(each.prunable), mask) for each, mask in zip(at_exit, kept, strict=True))
         return kept
 
-    patch.setattr(upper, "_words_of", seen)
+    patch.setattr(stack, "kept_tokens", seen)
     ready = [upper.ready(row.key, lambda key=row.key: artifacts[key]) for row in rows]  # type: ignore[misc]
     packed = upper.pack([row.hidden for row in rows], ready)
     ran.logits = upper.run(packed, ready, [row.middle for row in rows], [row.exit for row in rows], on_early)
     for hplm in ready:
         upper.release(hplm)
     return ran
-
-
-def slow_scores(row: Row, at_exit: Exit, pooling: str, states: Tensor, early: Tensor) -> list[float]:
-    """How far each token's state moves the answer between its two likeliest labels, against its segment's mean."""
-    best, second = early.topk(2).indices.tolist()
-    between, size, length = at_exit.head.weight[best] - at_exit.head.weight[second], GEOMETRY.hidden_size, len(states)
-    middle = length if row.middle is None else row.middle
-    scores: list[float] = []
-    for start, end, sign in ((0, middle, 1), (middle, length, -1)):
-        direction = between
-        if pooling == PAIR_POOLING:
-            of_whole, of_difference = between[:size] / length, between[3 * size :] / max(1, end - start)
-            direction = of_whole + sign * of_difference
-        pulls = [float(states[token] @ direction) for token in range(start, end)]
-        scores += [abs(pull - sum(pulls) / len(pulls)) for pull in pulls]
-    return scores
 
 
 def require_words(row: Row, alpha: float, scores: list[float], kept: Bools) -> None:
@@ -178,7 +169,7 @@ def require_right(
             assert early.kept == pytest.approx(kept.mean())
             require_whole(row, kept)
             if exact:
-                scores = slow_scores(row, at_exit, artifact.pooling, states, early.logits)
+                scores = reference_received(root, artifact, row.hidden.float(), at_exit.after - 1)
                 require_words(row, at_exit.prunable.alpha, scores, kept)
             rest = range(at_exit.after, GEOMETRY.num_upper_layers)
             last = reference_states(root, artifact, states[torch.from_numpy(kept)], rest)
@@ -257,7 +248,7 @@ def test_a_row_of_nan_spoils_no_other(root: RootFolder, monkeypatch: pytest.Monk
     healthy = torch.randn(12, GEOMETRY.hidden_size).half()
     spoilt = torch.full_like(healthy, torch.nan)
     rows = [
-        Row(1, hidden, None, words, Exit(2, head, 1.0, NEVER, prunable=Prunable(0.8, marks)))
+        Row(1, hidden, None, words, Exit(2, head, 1.0, NEVER, prunable=Prunable(1.0, marks)))
         for hidden in (spoilt, healthy, spoilt)
     ]
     ran = run(upper, {1: artifact}, rows, monkeypatch)

@@ -213,7 +213,7 @@ def test_pruning_is_read_as_it_was_written_and_old_files_still_open(tiny_home: H
     read = read_ladder(folder, RootFolder(tiny_home.root("tiny")).fingerprint)
     assert read is not None and read.pruning == pruning
     stored = read_json(folder / "levels.json")
-    assert stored["format_version"] == (4 if pruning else 1)
+    assert stored["format_version"] == (5 if pruning else 1)
     assert ("alpha" in stored["ladder"][0]) == (pruning is not None) == entry.prunes_words
 
 

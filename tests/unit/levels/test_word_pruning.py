@@ -69,7 +69,7 @@ def tried(prunes: Prunes, pairs: LabelPairs, target: Target, num_certifying: int
 
 def test_pruning_that_changes_little_is_certified_with_what_it_changes() -> None:
     pairs, target = drawn(seed=1), Target.of(max_drop=2)
-    prunes = Prunes(pairs, kept=0.2, noise=0.6)
+    prunes = Prunes(pairs, kept=0.2, noise=0.2)
     candidates = tried(prunes, pairs, target)
     assert [answers.pruning is not None for _, answers in candidates] == [False, True]
     assert prunes.tried[-1][1] == NUM_ROWS and all(count == NUM_FITS for _, count in prunes.tried[:-1])
@@ -143,7 +143,7 @@ def test_no_pruning_is_tried_where_it_is_not_worth_it(
 @pytest.mark.parametrize("target", [Target.of(agreement=0.95), Target.of(target_accuracy=0.8)])
 def test_every_target_counts_what_pruned_rows_lose(target: Target) -> None:
     pairs = drawn(seed=3)
-    (_, (_, pruned)) = tried(Prunes(pairs, 0.2, 0.3), pairs, target)
+    (_, (_, pruned)) = tried(Prunes(pairs, 0.2, 0.08), pairs, target)
     counted = pruned.counted(target)
     assert isinstance(pruned, LabelPairs) and pruned.pruned is not None and counted.staying is not None
     answers = torch.cat(list(pruned.pruned.answers.logits)).argmax(-1).numpy()
