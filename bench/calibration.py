@@ -4,7 +4,11 @@ For each task an hPLM is tuned with the settings of `hplm create`. A head after 
 hPLM's own answers on the training texts, with all else as it is. A fifth of the dev texts fits the temperatures by
 which texts leave, the rest certifies: `max_drop` points at most are lost with 90 % certainty. As in `hplm select`, dev
 texts that were trained on are left out, and one that is there twice counts once. All of them fit the temperatures of
-the confidences that answers say, of which calibration errors are. All else is measured on the test texts.
+the confidences that answers report, of which calibration errors are. All else is measured on the test texts.
+
+The figures are of the rows that are `chosen`: of the exits that a selection has by default, each with half of the risk,
+the one that saves most layers. A selection of a classification may try mixed and pruned answers too, which divides the
+risk further.
 
 `violations` draws 200 other splits of dev and test texts, and counts those that lose more than `max_drop` points over
 all of them. The texts that certify are among these, so on other texts somewhat more would exceed it. What the tables
@@ -54,6 +58,8 @@ from builder.settings.device import AUTO
 from builder.settings.hplm import TuneSettings
 
 _RISK = 0.1
+_ROWS_VERSION = 2
+"""1 had no row for what a selection chooses, and one temperature for both uses."""
 _ONE_IN_FITS = 5
 _SPLITS = 200
 _FEW_LABELS = 20
@@ -236,7 +242,7 @@ def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> I
     root = OneRoot(Home(options.home.absolute()), options.root, options.data, caps, tuning, device)
     measured = Bench(root, settings)
     for task in tasks:
-        described = {**asdict(settings), "root": root.root.fingerprint}
+        described = {**asdict(settings), "root": root.root.fingerprint, "rows": _ROWS_VERSION}
         trials = Trials(options.trials, {**described, "files": task_checksums(options.data, task)})
         rows = trials.find(task)
         if rows is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backends.errors import InvalidArgumentError, UnavailableError
+from backends.errors import FileError, InvalidArgumentError, UnavailableError
 from backends.held_roots import in_words
 from backends.home import Home
 from cli.option_groups import grouped
@@ -21,6 +21,7 @@ from cli.session import open_home
 if TYPE_CHECKING:
     from builder.fleet.fleet_placement import FleetPlacement
     from builder.fleet.settings import FleetSettings
+    from builder.placement.planner.plan import Plan
 
 app = typer.Typer(help="Several servers behind a gateway, which keeps each tenant with one of them.")
 _BALANCE = "Open requests of a server over the mean of all, in percent, beyond which others take some; 0: no bound."
@@ -200,11 +201,21 @@ def _placement_of(home: Home, path: Path, host: str | None) -> FleetPlacement:
     fingerprints = {entry.name: entry.fingerprint for entry in registry.roots()}
     registry.close()
     plan.check_home(fingerprints)
-    if (reason := FleetPlacement.read(folder.placement).why_out_of_order(plan)) is not None:
+    if (reason := _out_of_order(folder.placement, plan)) is not None:
         typer.echo(reason, err=True)
     for line in levels_apart(plan):
         typer.echo(line, err=True)
     return FleetPlacement.of_plan(plan, servers, list(fingerprints), host)
+
+
+def _out_of_order(applied: Path, plan: Plan) -> str | None:
+    """Say why a plan's steps may interrupt roots; what was applied last and cannot be read is replaced all the same."""
+    from builder.fleet.fleet_placement import FleetPlacement
+
+    try:
+        return FleetPlacement.read(applied).why_out_of_order(plan)
+    except FileError as error:
+        return f"the plan's steps may interrupt roots, for what was applied last cannot be read: {error}"
 
 
 @app.command()

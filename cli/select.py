@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,15 +105,24 @@ def _told(found: Selection) -> dict[str, Any]:
 
 
 def _show(home: Home, registry: Registry, id: str | None, svg: Path | None, as_json: bool) -> None:
-    from builder.levels.profile import read_profile
-
     if id is not None:
         entry = registry.hplm(id)
-        _print_levels(_shown(home, entry), read_profile(home.path / entry.folder), svg, as_json)
+        _print_levels(_shown(home, entry), _profile_of(home, entry), svg, as_json)
         return
     told = [_shown(home, entry) for entry in registry.hplms()]
     columns = ("id", "version", "levels", "target", "guarantee", "answered_early", "bound", "audit")
     print_rows([{column: one.get(column) for column in columns} for one in told], "Levels", as_json)
+
+
+def _profile_of(home: Home, entry: HplmEntry) -> Profile | None:
+    """Read the profile of a version's selection; of students that were added later it says nothing."""
+    from builder.levels.profile import read_profile
+    from builder.levels.student_counts import COMPARED
+
+    profile = read_profile(home.path / entry.folder)
+    if profile is None or COMPARED in entry.metrics.get("students", {}):
+        return profile
+    return replace(profile, students=[])
 
 
 def _shown(home: Home, entry: HplmEntry) -> dict[str, Any]:

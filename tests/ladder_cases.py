@@ -33,7 +33,7 @@ def ladder_of(home: Home, entry: HplmEntry, threshold: float, said: float | None
     own = read_artifact(home.path / entry.folder, root.fingerprint).head
     torch.manual_seed(4)
     head = Head(torch.randn(own.weight.shape), torch.randn(own.bias.shape))
-    ladder = Ladder(EarlyStep(1, head, 2.0, threshold, said_temperature=said), 0.5, {"max_drop": 1.0})
+    ladder = Ladder(EarlyStep(1, head, 2.0, threshold, reported_temperature=said), 0.5, {"max_drop": 1.0})
     write_ladder(home.path / entry.folder, ladder, root.fingerprint)
     return ladder
 
@@ -96,7 +96,7 @@ def damaged(folder: Path, how: str) -> type[Exception]:
             "after": {"after": 7},
             "temperature": {"temperature": -1.0},
             "nan": {"temperature": "nan"},
-            "said": {"said_temperature": 0.0},
+            "said": {"reported_temperature": 0.0},
         }[how]
         write_json(folder / "levels.json", {**manifest, "ladder": [{**early, **changes}, full]})
     return CorruptFileError

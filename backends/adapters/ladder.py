@@ -6,6 +6,7 @@ there. A version without these files has one step, `full`.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from backends.stack_key import FULL
 from backends.storage import check_file, file_checksum, write_json, write_tensors
 from backends.wire import EARLY
 
+LOGGER = logging.getLogger(__name__)
 LADDER_FORMAT_VERSION = 5
 """2 is of regressions, which releases that read 1 would take for labels; 3 is of ensembles and 5 of pruned words, which
 those that read less would leave out; all others are written as 1. 4 was of words pruned by another score."""
@@ -45,8 +47,9 @@ class EarlyStep:
         threshold: Least confidence of a row that leaves.
         scale: The standard deviation of a regression's full answers, which its early ones are judged by; the head
             answers with the value and the logarithm of its likely error's variance in this unit. None of labels.
-        said_temperature: Makes the confidences true that answers say. It is fitted by more texts: those that certify a
-            threshold have no part in `temperature`.
+        reported_temperature: Makes the confidences true that answers report. It is fitted by more texts: those that
+            certify a threshold have no part in `temperature`. None of a regression, which reports none, and of ladders
+            of earlier releases, whose answers report the confidences by which rows leave.
     """
 
     after: int
@@ -54,8 +57,7 @@ class EarlyStep:
     temperature: float
     threshold: float
     scale: float | None = None
-    said_temperature: float | None = None
-    """None of a ladder of an earlier release, whose answers say the confidences by which rows leave."""
+    reported_temperature: float | None = None
 
     @property
     def stored_head(self) -> Head:
@@ -133,6 +135,7 @@ class Ladder:
 def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
     """Write a ladder beside a version's weights, into a staging folder."""
     early, mixed, pruned = ladder.early, ladder.ensemble, ladder.pruning
+    reported = early.reported_temperature
     heads = folder / _HEADS
     write_tensors(heads, {f"{EARLY}.{name}": each for name, each in early.stored_head.named().items()})
     write_json(
@@ -147,7 +150,7 @@ def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
                     "temperature": early.temperature,
                     "threshold": early.threshold,
                     **({} if early.scale is None else {"scale": early.scale}),
-                    **({} if early.said_temperature is None else {"said_temperature": early.said_temperature}),
+                    **({} if reported is None else {"reported_temperature": reported}),
                     **({} if mixed is None else {"weight": 1 - mixed.full_weight}),
                     **({} if pruned is None else {"alpha": pruned.alpha}),
                 },
@@ -192,10 +195,15 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
         early.positive("temperature"),
         early.number("threshold"),
         early.positive("scale") if "scale" in early else None,
-        early.positive("said_temperature") if "said_temperature" in early else None,
+        early.positive("reported_temperature") if "reported_temperature" in early else None,
     )
     certified = _certified(manifest.part("certified"))
-    pruning = None if manifest.whole("format_version") == _OF_ANOTHER_SCORE else _pruning(early, full)
+    pruning = _pruning(early, full)
+    if pruning is not None and manifest.whole("format_version") == _OF_ANOTHER_SCORE:
+        LOGGER.warning(
+            "%s leaves out words by a score of an earlier release; texts keep all until it is selected again", path
+        )
+        pruning = None
     return Ladder(step, full.positive("temperature"), certified, _ensemble(early, full), pruning)
 
 

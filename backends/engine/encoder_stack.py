@@ -163,7 +163,7 @@ class EncoderStack:
             return None
         step = hplm.ladder.early
         is_doubtful = early.leaves and early.confidence < self._trusted_from(job, step)
-        return AnswerLevel(EARLY, step.said_temperature or step.temperature, is_doubtful)
+        return AnswerLevel(EARLY, step.reported_temperature or step.temperature, is_doubtful)
 
     def _mixture_of(self, job: Job, hplm: ReadyHplm, early: Early) -> Mixture | None:
         """Return what the full answer is mixed with; nothing where the audit says that early answers have changed."""

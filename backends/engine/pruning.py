@@ -5,9 +5,9 @@ kernel returns that, so queries and keys of that layer are kept until the exit, 
 lose words there.
 
 Usage:
-    paid = PaidAttention(layer, num_heads)
-    hidden = layers(hidden, paid.noting(attend), …)
-    kept = kept_tokens([RowAtExit(head_row, paid.to(head_row), prunable), …])
+    received = ReceivedAttention(layer, num_heads)
+    hidden = layers(hidden, received.noting(attend), …)
+    kept = kept_tokens([RowAtExit(head_row, received.of(head_row), prunable), …])
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class RowAtExit(NamedTuple):
     prunable: Prunable
 
 
-class PaidAttention:
-    """The attention that tokens pay each other in one layer of a batch without padding."""
+class ReceivedAttention:
+    """The attention that tokens receive in one layer of a batch without padding."""
 
     def __init__(self, layer: int, num_heads: int) -> None:
         self._layer, self._num_heads = layer, num_heads
@@ -69,8 +69,8 @@ class PaidAttention:
 
         return attend_and_note
 
-    def to(self, row: HeadRow) -> Tensor:
-        """Sum up what each token of a row is paid: `[L]`, in fp32.
+    def of(self, row: HeadRow) -> Tensor:
+        """Sum up what each token of a row receives: `[L]`, in fp32.
 
         Raises:
             HplmError: The layer has not been computed.

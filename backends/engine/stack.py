@@ -21,7 +21,7 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layouts import MakeLayout
 from backends.engine.packing import MicroBatch, PackedRows
 from backends.engine.precision import precision_of, smoothing_of
-from backends.engine.pruning import Bools, PaidAttention, RowAtExit, kept_tokens
+from backends.engine.pruning import Bools, ReceivedAttention, RowAtExit, kept_tokens
 from backends.engine.slotted_layers import AdaptersOf, SlottedLayers, StackSettings, on_cpu, pays
 from backends.root.int8_file import Smoothing
 from backends.root.store import RootFolder
@@ -157,12 +157,13 @@ class UpperStack(SlottedLayers):
         first, hidden = 0, batch.hidden
         attend = self.attention(batch)
         for last in cuts_of((row.exit for row in rows), num_layers):
-            paid = self._paid_attention(batch, rows, last)
-            noting = attend if paid is None else paid.noting(attend)
+            received = self._received_attention(batch, rows, last)
+            noting = attend if received is None else received.noting(attend)
             hidden = self._layers(hidden, noting, batch.adapters, range(first, last))
             first, num_left = last, len(left)
             judged = [position for position, row in enumerate(rows) if _may_leave(row, last) and row.index not in left]
-            of_exits, words = self._judge(batch, hidden, rows, judged, paid, on_early)
+            of_exits, words = self._judge(batch, hidden, rows, judged, received, on_early)
+            del received, noting  # what they hold is as large as the batch
             left |= of_exits
             for position in judged:
                 rows[position] = rows[position].past_exit(words.get(position))
@@ -179,11 +180,11 @@ class UpperStack(SlottedLayers):
         found = self._results(states, heads)
         return left | dict(zip([rows[position].index for position in stay], found, strict=True))
 
-    def _paid_attention(self, batch: MicroBatch, rows: Sequence[_Row], last: int) -> PaidAttention | None:
+    def _received_attention(self, batch: MicroBatch, rows: Sequence[_Row], last: int) -> ReceivedAttention | None:
         """Return what notes the attention below an exit, if rows may lose words there."""
         exits = [row.exit for row in rows if row.exit is not None and row.exit.after == last]
         may_lose = batch.may_narrow and any(each.prunable is not None for each in exits)
-        return PaidAttention(last - 1, self._geometry.num_heads) if may_lose else None
+        return ReceivedAttention(last - 1, self._geometry.num_heads) if may_lose else None
 
     def _judge(
         self,
@@ -191,7 +192,7 @@ class UpperStack(SlottedLayers):
         states: Tensor,
         rows: Sequence[_Row],
         positions: Sequence[int],
-        paid: PaidAttention | None,
+        received: ReceivedAttention | None,
         on_early: OnEarly,
     ) -> tuple[dict[int, Tensor], Words]:
         """Answer rows at their exits, and tell it.
@@ -201,7 +202,7 @@ class UpperStack(SlottedLayers):
             states: Behind the layers below the exits.
             rows: All rows.
             positions: Those that are answered here.
-            paid: The attention below the exits, if rows may lose words here.
+            received: The attention below the exits, if rows may lose words here.
             on_early: See `run`.
 
         Returns:
@@ -213,10 +214,10 @@ class UpperStack(SlottedLayers):
         outputs = on_cpu(logits(states, heads))
         sure = confidences(outputs, exits)
         words: Words = {}
-        if paid is not None:
+        if received is not None:
             lost = [each.lost_words(confidence) for each, confidence in zip(exits, sure, strict=True)]
             columns = zip([position for position, _ in at_exit], heads, lost, strict=True)
-            pruned = {at: RowAtExit(head, paid.to(head), each) for at, head, each in columns if each is not None}
+            pruned = {at: RowAtExit(head, received.of(head), each) for at, head, each in columns if each is not None}
             words = dict(zip(pruned, kept_tokens([*pruned.values()]), strict=True)) if pruned else {}
         found = [
             (rows[position].index, _early(output, confidence, each, words.get(position)))

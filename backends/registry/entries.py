@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from backends.errors import InvalidArgumentError
@@ -44,6 +45,10 @@ class DomainNode:
     entry: DomainEntry
     parent: DomainEntry | None
     is_live: bool
+
+
+PRUNED_BY_ATTENTION: Mapping[str, str] = MappingProxyType({"pruned_by": "attention"})
+"""The figure of a ladder whose texts lose words by the score that servers go by."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +217,9 @@ class HplmEntry:
 
     @property
     def _kept_tokens(self) -> float | None:
-        """Only a classification prunes: a word that is left out has no tag, and a number no likeliest labels."""
-        kept = (self.metrics.get("ladder") or {}).get("kept_tokens")
+        """Only a classification prunes: a word that is left out has no tag. Earlier releases went by another score."""
+        ladder = self.metrics.get("ladder") or {}
+        kept = ladder.get("kept_tokens") if PRUNED_BY_ATTENTION.items() <= ladder.items() else None
         return None if kept is None or self.task != "classification" else float(kept)
 
     def least_depth(self, level: str) -> float:

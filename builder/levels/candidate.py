@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from backends.adapters.ladder import EarlyStep, Ladder
+from backends.registry.entries import PRUNED_BY_ATTENTION
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import Floats, is_at_bound
 from builder.levels.certificate import Certificate, certify, least_tolerance, thresholds
@@ -36,8 +37,8 @@ class Trial:
     Attributes:
         target: What may be lost.
         num_candidates: The risk is divided among them, as the best one is taken.
-        fits: The rows that fit what decides which rows leave, and how full answers are mixed. What answers say of
-            their confidence is fitted by all rows.
+        fits: The rows that fit what decides which rows leave, and how full answers are mixed. The confidences that
+            answers report are fitted by all rows.
         certifies: The rows that certify.
         num_layers: Of the root's upper half.
     """
@@ -61,14 +62,17 @@ class Candidate:
     def __init__(self, step: EarlyStep, answers: PairedAnswers, trial: Trial) -> None:
         self._answers, self._trial = answers, trial
         self._temperature, self._of_full = answers.temperatures(trial.fits)
-        said, of_full = answers.temperatures(np.arange(len(answers)))
+        reported, of_full = answers.temperatures(np.arange(len(answers)))
+        self._reported = None if answers.in_parts else reported  # a regression reports no confidence
         if answers.ensemble is None:  # or else full answers are mixed as they were certified
             self._of_full = of_full
         self._confidence: Floats = answers.confidence(self._temperature)[trial.certifies]
         self.after = step.after
         self.certificate = self._certified()
         threshold = step.threshold if self.certificate is None else self.certificate.threshold
-        self._step = replace(step, temperature=self._temperature, threshold=threshold, said_temperature=said)
+        self._step = replace(
+            step, temperature=self._temperature, threshold=threshold, reported_temperature=self._reported
+        )
 
     @property
     def counted(self) -> Counted:
@@ -120,8 +124,9 @@ class Candidate:
     @property
     def figures(self) -> dict[str, Any]:
         """What is known of it whether a threshold passes or not."""
-        calibrated = {CALIBRATED: False} if is_at_bound(self._temperature) else {}
-        return {**all_rounded(self._answers.figures(self._trial.certifies, self._temperature)), **calibrated}
+        reported = self._reported or self._temperature
+        calibrated = {CALIBRATED: False} if is_at_bound(reported) else {}
+        return {**all_rounded(self._answers.figures(self._trial.certifies, reported)), **calibrated}
 
     @property
     def certified(self) -> dict[str, Any]:
@@ -138,6 +143,7 @@ class Candidate:
             "answered_early": rounded(found.exit_share),
             "disagreement": rounded(self._disagreement(certifies[leaves])),
             **all_rounded(self._answers.as_served(certifies, leaves)),
+            **({} if self.alpha is None else PRUNED_BY_ATTENTION),
             "mean_layers": rounded(self._trial.num_layers * self.mean_depth),
         }
 

@@ -25,6 +25,8 @@ _PENALTIES_OF_NUMBERS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Stiffer: features of pairs are as many as their texts, and an error's size is hard to learn."""
 _ROWS_TO_CHOOSE_BY = 10
 """One row of this many chooses the penalty."""
+_MOST_TO_TRY_BY = 10_000
+"""Penalties are tried by about as many rows at most; the best one's head then learns from all."""
 _MOST_STEPS = 200
 MOST_ANSWERS = 50_000
 """Texts have many words, and more of them teach a head no more."""
@@ -123,12 +125,13 @@ class _Features:
     def fitted(self, num_outputs: int, loss: Loss, of_rows: Tensor | None = None) -> Tensor:
         """Return the weights `[C, P + 1]` of the best penalty, by all rows or by those of a mask."""
         rows = torch.arange(len(self._values)) if of_rows is None else of_rows.nonzero()[:, 0]
-        chooses = torch.arange(len(rows)) % _ROWS_TO_CHOOSE_BY == 0
+        tries = rows[:: max(1, len(rows) // _MOST_TO_TRY_BY)]
+        chooses = torch.arange(len(tries)) % _ROWS_TO_CHOOSE_BY == 0
         weights = torch.zeros(num_outputs, self._values.shape[1] + 1, dtype=torch.float64)
         best, least = self._penalties[0], math.inf
         for penalty in self._penalties:  # from the stiffest on, each begins where the last one ended
-            weights = self._minimised(loss, rows[~chooses], penalty, weights)
-            found = float(loss(self.outputs(weights, rows[chooses]), rows[chooses]))
+            weights = self._minimised(loss, tries[~chooses], penalty, weights)
+            found = float(loss(self.outputs(weights, tries[chooses]), tries[chooses]))
             best, least = (penalty, found) if found < least else (best, least)
         return self._minimised(loss, rows, best, weights)
 

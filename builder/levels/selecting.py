@@ -37,7 +37,7 @@ from builder.construct.tasks.calibration import NO_LABEL, labels_of
 from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
 from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.tasks.trained_texts import MadeWith
+from builder.construct.tasks.trained_texts import STUDENTS_CHOSEN_BY, MadeWith, TrainedTexts
 from builder.levels.answers import StepAnswers
 from builder.levels.candidate import CALIBRATED, Candidate, Trial, all_layers
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
@@ -56,7 +56,7 @@ from builder.levels.served import (
     served_rows,
     word_marks,
 )
-from builder.levels.student_counts import ServedStudents, fewest, students_profiles, with_fewest
+from builder.levels.student_counts import ServedStudents, fewest, notes_of, students_profiles, with_fewest
 from builder.levels.target import DECLARED, LADDER, Target
 from builder.levels.word_pruning import LEAST_SAVED, Pair, WordPruning
 from builder.progress import Report, Step
@@ -110,21 +110,13 @@ class Selection:
     figures: dict[str, Any]
     profile: Profile
     reason: str | None = None
-    unread_students: str | None = None
-    """Why its students were not compared, though it has some."""
+    about_students: Sequence[str] = ()
+    """What users have to know of the comparison of its students."""
 
     @property
     def warnings(self) -> list[str]:
         """Say what may not hold: confidences, the certificate, the target's deadline, or the target of students."""
-        found, said = [], self.figures.get(UNDER_LOAD, "")
-        if self.unread_students is not None:
-            found.append(f"its students were not compared: {self.unread_students}")
-        if self.profile.students and fewest(self.profile.students) is None:
-            most = self.profile.students[-1]
-            found.append(
-                f"no number of students keeps {self.profile.target}: the bound of {most.students} is {most.bound:g}; "
-                "requests for students go by the load alone"
-            )
+        found, said = [*self.about_students], self.figures.get(UNDER_LOAD, "")
         if not self.figures.get(CALIBRATED, True):
             found.append(NOT_CALIBRATED)
         if _TRAINED_ON in self.figures:
@@ -176,7 +168,7 @@ class _Search:
         self._settings = replace(settings, num_slots=2)
         self._stack = UpperStack(self._root, self._settings)
         self._students: Sequence[StudentsProfile] = []
-        self._unread_students: str | None = None
+        self._about_students: list[str] = []
         self._lower_dtype = lower_dtype_beside(settings.dtype)
         made_with = MadeWith.read(home.path / live.folder)
         self._knows_made_with = made_with.trained.are_all and made_with.chose.are_all
@@ -218,11 +210,13 @@ class _Search:
                     f"no threshold keeps {target.promise}; these texts could certify {could}, "
                     "and more texts may certify more"
                 )
+            if fewest(self._students) is not None:
+                reason += "; the students that keep it are published with a ladder only"
             reason += f"; nothing was published: {self._live.id} {kept}"
             profile = self._profile(candidates, None)
-            return Selection(self._live, None, figures, profile, reason, self._unread_students)
+            return Selection(self._live, None, figures, profile, reason, self._about_students)
         profile, ladder = self._profile(candidates, chosen), chosen.ladder(figures)
-        return Selection(self._live, ladder, figures, profile, None, self._unread_students)
+        return Selection(self._live, ladder, figures, profile, None, self._about_students)
 
     def _profile(self, candidates: Sequence[Candidate], chosen: Candidate | None) -> Profile:
         target = self._selecting.target
@@ -343,18 +337,21 @@ class _Search:
     def _students_profiles(
         self, full: Sequence[Tensor], scale: float | None, texts: EncodedSet
     ) -> Sequence[StudentsProfile]:
-        """Compare the version's students with all layers; a ladder does not wait for students that are no good."""
+        """Compare the version's students with all layers; students that cannot be computed hinder no ladder."""
         if self._live.students is None:
             return []
         try:
             folder = self._home.path / self._live.folder
             students = ServedStudents.read(self._root, folder, self._artifact, self._settings)
-        except HplmError as error:
-            self._unread_students = str(error)
+            answers = students.answers(self._objective, texts, self._report)
+        except (HplmError, torch.OutOfMemoryError) as error:
+            self._about_students.append(f"its students were not compared: {error}")
             return []
-        answers = students.answers(self._objective, texts, self._report)
         pairs = [self._paired(AnsweredRows(each, full), scale, texts) for each in answers]
-        return students_profiles(pairs, self._selecting.target, students.depth, self._costs, self._tokens)
+        chosen_by = TrainedTexts.read(folder, STUDENTS_CHOSEN_BY)
+        found = students_profiles(pairs, self._selecting.target, students.depth, self._costs, self._tokens)
+        self._about_students += notes_of(found, self._selecting.target, chosen_by, self._material.held_out)
+        return found
 
     def _paired(self, rows: AnsweredRows, scale: float | None, texts: EncodedSet) -> PairedAnswers:
         """Compare answers with the full ones, which are right where no label says otherwise.
@@ -381,12 +378,13 @@ def _publish(
 ) -> HplmEntry:
     """Publish the next version, whose weights are the live one's files."""
     fingerprint = registry.root(live.domain.root).fingerprint
-    figures = {
+    figures: dict[str, Any] = {
         _LEVELS: [*ladder.levels],
         LADDER: dict(ladder.certified),
         DECLARED: selecting.target.noted | noted_exits(sorted(selecting.after)),
-        **({} if live.students is None else {STUDENTS: with_fewest(live.metrics[STUDENTS], profile.students)}),
     }
+    if live.students is not None:
+        figures[STUDENTS] = with_fewest(live.metrics[STUDENTS], profile.students, selecting.target)
 
     def write(folder: Path) -> None:
         write_ladder(folder, ladder, fingerprint)

@@ -168,8 +168,8 @@ def student_answers(
         for start in range(0, total, at_once):
             rows = range(start, min(start + at_once, total))
             packed = layers.pack([texts.rows[row] for _ in counts for row in rows], [ready] * len(rows) * len(counts))
-            asked = [StudentRow(ready, count, texts.middles[row]) for count in counts for row in rows]
-            logits, targets = layers.run(packed, asked), [texts.targets[row] for row in rows]
+            requested = [StudentRow(ready, count, texts.middles[row]) for count in counts for row in rows]
+            logits, targets = layers.run(packed, requested), [texts.targets[row] for row in rows]
             for index, of_count in enumerate(found):
                 of_count += _of_rows(objective, logits[index * len(rows) : (index + 1) * len(rows)], targets)
             report(Step("answer the held-out texts by students", rows.stop, total))

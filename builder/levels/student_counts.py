@@ -2,7 +2,7 @@
 
 With m students every text is answered by these. Numbers are tested from the best one down, an order that was fixed
 before, up to the first that fails; so the risk of all tests is that of one. The last that passed is the fewest to which
-the load may go.
+the load may go. A mean over the fleet proves nothing here: a text may be lost by two students and right by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from backends.errors import InvalidArgumentError
 from backends.root.store import RootFolder
 from backends.root.student_set import read_students
 from builder.construct.hplm.tunable import EncodedSet
+from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.figures import rounded, rounded_ms
 from builder.levels.ladder_costs import LadderCosts
 from builder.levels.paired_answers import PairedAnswers
@@ -31,6 +33,8 @@ from builder.levels.served import student_answers
 from builder.levels.target import Target
 from builder.progress import Report
 
+COMPARED = "compared"
+"""The figure that names the target for which the students of a version were compared with all layers."""
 _LEAST = "least"
 """The figure that names the fewest to which the load may go."""
 
@@ -81,7 +85,7 @@ def students_profiles(
     for students, pairs in reversed([*enumerate(answers, start=1)]):
         lost, rows = pairs.counted(target).leaving.sum().item(), len(pairs)
         guarantee, work = target.tested(pairs.in_parts), students * depth
-        keeps = keeps and guarantee.holds(lost, rows, target.tolerance)
+        keeps = keeps and target.guarantee == "each" and guarantee.holds(lost, rows, target.tolerance)
         found.append(
             StudentsProfile(
                 students,
@@ -95,10 +99,35 @@ def students_profiles(
     return found[::-1]
 
 
-def with_fewest(figures: Mapping[str, Any], profiles: Sequence[StudentsProfile]) -> dict[str, Any]:
-    """Return the figures of a version's students with the fewest that keep the target, if any do."""
+def with_fewest(figures: Mapping[str, Any], profiles: Sequence[StudentsProfile], target: Target) -> dict[str, Any]:
+    """Return the figures of a version's students with the fewest that keep the target, if any do.
+
+    Students that were not compared keep what was found before.
+    """
+    if not profiles:
+        return dict(figures)
     kept, others = fewest(profiles), {name: value for name, value in figures.items() if name != _LEAST}
-    return others if kept is None else {**others, _LEAST: kept.students}
+    return {**others, COMPARED: target.shown} | ({} if kept is None else {_LEAST: kept.students})
+
+
+def notes_of(
+    profiles: Sequence[StudentsProfile], target: Target, chosen_by: TrainedTexts, held_out: Sequence[Example]
+) -> list[str]:
+    """Say what users have to know of a comparison: whether the target is kept, and whether these texts may say so."""
+    notes = []
+    if target.guarantee != "each":
+        notes.append("students are certified for each hPLM only: --guarantee fleet says nothing of them")
+    elif fewest(profiles) is None:
+        best = profiles[-1]
+        notes.append(
+            f"no number of students keeps {target.promise}: of {best.students} the bound is {best.bound:g}; requests "
+            "for students go by the load alone"
+        )
+    if count := chosen_by.num_among(held_out):
+        notes.append(f"{count} of the held-out texts chose its students, so students may lose more than these show")
+    elif not chosen_by.are_all:
+        notes.append("it is unknown which texts chose its students; of those, students may lose more than these show")
+    return notes
 
 
 def fewest(profiles: Sequence[StudentsProfile]) -> StudentsProfile | None:

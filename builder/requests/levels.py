@@ -52,7 +52,8 @@ class LadderTarget(Request):
     after: Annotated[
         int | list[int] | None,
         Field(
-            description="Layers before the early answer, or two to choose from; by default a sixth and a half of them."
+            description="Layers before the early answer, or two to choose from; by default a sixth and a half of "
+            "them, or with too few texts for two a third."
         ),
     ] = None
 

@@ -39,7 +39,7 @@ from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, rea
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
+from builder.construct.tasks.trained_texts import STUDENTS_CHOSEN_BY, TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import training_device
 from builder.progress import Report, Step
@@ -64,11 +64,12 @@ def add_students(home: Home, registry: Registry, request: AddStudents, report: R
         adding = _Adding(home, live, request, report)
         tuned = adding.tuned()
         students, figures = adding.measured(tuned)
-        made_with = MadeWith.read(home.path / live.folder).joined(adding.made_with)
+        trained = TrainedTexts.read(home.path / live.folder).joined(TrainedTexts.of(adding.examples))
 
         def write(folder: Path) -> None:
             write_student_adapters(folder, students)
-            made_with.write(folder)
+            trained.write(folder)
+            adding.chosen_by.write(folder, STUDENTS_CHOSEN_BY)
 
         with students_unchanged(home.root(live.domain.root)):
             adding.require_same_students()
@@ -102,8 +103,8 @@ class _Adding:
         self.checkpoint = Checkpoint(target.with_name(f".{target.name}.students"), json_checksum(self._inputs(request)))
 
     @property
-    def made_with(self) -> MadeWith:
-        return MadeWith(TrainedTexts.of(self.examples), TrainedTexts.of(self._data.dev))
+    def chosen_by(self) -> TrainedTexts:
+        return TrainedTexts.of(self._data.dev)
 
     def tuned(self) -> TunedStudents:
         train, dev = self._encoded(self.examples, "train"), self._encoded(self._data.dev, "dev")

@@ -24,6 +24,8 @@ from builder.construct.tasks.examples import Example, normalised
 
 LOGGER = logging.getLogger(__name__)
 _TRAINED_ON, _CHOSEN_BY = "trained_on", "chosen_by"
+STUDENTS_CHOSEN_BY = "students_chosen_by"
+"""Name of the file for the texts by which the epoch and the best number of a version's students were chosen."""
 _DIGEST_BYTES = 16
 _SEGMENT_SEPARATOR = "\t"
 Hashes = npt.NDArray[np.uint64]

@@ -157,3 +157,6 @@ def test_a_plan_is_shown_then_applied_and_a_foreign_one_rejected(
             "restarted": [],
             "servers": 2,
         }
+        fleet.folder.placement.write_text("{")
+        assert run_hplm(*command, own) == "nothing to do\n", "what cannot be read is replaced"
+        assert json.loads(fleet.folder.placement.read_text())["servers"] == {"server-2": []}

@@ -87,7 +87,7 @@ def test_students_are_a_version_with_the_same_weights(
     changed = {
         path.name for path in new.iterdir() if not ((old / path.name).exists() and path.samefile(old / path.name))
     }
-    assert changed == {*STUDENT_FILES, "trained_on.hashes", "chosen_by.hashes"}
+    assert changed == {*STUDENT_FILES, "trained_on.hashes", "students_chosen_by.hashes"}
     figures, own = entry.metrics["students"], stored(tiny_home, entry)
     assert (own.best, len(own.heads)) == (figures["best"], 2) == (entry.best_students, 2)
     assert [step.dev_score for step in own.steps] == [figures["dev_1"], figures["dev_2"]]

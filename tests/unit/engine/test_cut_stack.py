@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -24,10 +25,12 @@ from backends.engine.compute_pool import ComputePool
 from backends.engine.cut_stack import CutUpperStack
 from backends.engine.exits import Early, Exit
 from backends.engine.pipeline import Pipeline, StagePlace
+from backends.engine.pruning import Prunable
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
+from backends.root.word_marks import BEGINS_WORD
 from backends.scheduling.cuts import spans_of
 from bench.kit.random_root import random_root
 
@@ -58,15 +61,18 @@ class Batch:
     def drawn(cls, chance: random.Random, artifacts: dict[int, HplmArtifact]) -> Batch:
         keys = [chance.choice(sorted(artifacts)) for _ in range(chance.randint(1, 24))]
         rows = [torch.randn(chance.choice([1, 2, 5, 9, 32]), GEOMETRY.hidden_size).half() for _ in keys]
-        return cls(keys, rows, [cls._exit(chance, artifacts[key]) for key in keys])
+        return cls(
+            keys, rows, [cls._exit(chance, artifacts[key], len(row)) for key, row in zip(keys, rows, strict=True)]
+        )
 
     @staticmethod
-    def _exit(chance: random.Random, artifact: HplmArtifact) -> Exit | None:
+    def _exit(chance: random.Random, artifact: HplmArtifact, length: int) -> Exit | None:
         if chance.random() < 0.3:
             return None
         labels = len(artifact.labels)
         head = Head(torch.randn(labels, GEOMETRY.hidden_size), torch.randn(labels))
-        return Exit(chance.randint(1, 4), head, 4.0, chance.choice([None, 0.5, 0.7, 2.0]))
+        prunable = None if chance.random() < 0.5 else Prunable(1.0, np.full(length, BEGINS_WORD, np.uint8))
+        return Exit(chance.randint(1, 4), head, 4.0, chance.choice([None, 0.5, 0.7, 2.0]), prunable=prunable)
 
     def run(
         self, stack: UpperStack, artifacts: dict[int, HplmArtifact], exits: Sequence[Exit | None]

@@ -36,7 +36,7 @@ from builder.construct.hplm.hplms import building_hplm, publish_linked
 from served_engine import HIDDEN, Responses, running
 
 PRUNING = Pruning(0.9, 0.7)
-FIGURES = {"after": 1, "layers": 2, "answered_early": 0.4, "kept_tokens": 0.6}
+FIGURES = {"after": 1, "layers": 2, "answered_early": 0.4, "kept_tokens": 0.6, "pruned_by": "attention"}
 THRESHOLD = 0.6
 
 
@@ -215,6 +215,17 @@ def test_pruning_is_read_as_it_was_written_and_old_files_still_open(tiny_home: H
     stored = read_json(folder / "levels.json")
     assert stored["format_version"] == (5 if pruning else 1)
     assert ("alpha" in stored["ladder"][0]) == (pruning is not None) == entry.prunes_words
+
+
+def test_words_of_an_earlier_release_s_score_all_stay(tiny_home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    entry, ladder = published(tiny_home)
+    path = tiny_home.path / entry.folder / "levels.json"
+    write_json(path, {**read_json(path), "format_version": 4})
+    read = read_ladder(path.parent, RootFolder(tiny_home.root("tiny")).fingerprint)
+    assert read is not None and read.pruning is None and read.early.threshold == ladder.early.threshold
+    assert "texts keep all until it is selected" in caplog.text
+    old = replace(entry, metrics={**entry.metrics, "ladder": {**FIGURES, "pruned_by": None}})
+    assert not old.prunes_words and old.kept_tokens(AUTO) == 1.0 and old.likely_depth(AUTO) == pytest.approx(0.8)
 
 
 DAMAGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -94,8 +94,9 @@ def test_what_is_stored_is_what_was_certified(tiny_home: Home, train: Path, held
     sure = confidences([one for one, _ in rows], [Exit(early.after, early.head, early.temperature, None)] * len(rows))
     leaves = torch.tensor(sure) >= early.threshold
     texts = torch.tensor([found.entry.labels.index(text.topic) for text in sample_texts(400, 901)])
-    said = fit_temperature(torch.stack([one for one, _ in rows]), texts)
-    assert early.said_temperature == pytest.approx(said, rel=0.05) and early.said_temperature != early.temperature
+    reported = fit_temperature(torch.stack([one for one, _ in rows]), texts)
+    assert early.reported_temperature == pytest.approx(reported, rel=0.05)
+    assert early.reported_temperature != early.temperature
     figures = found.figures
     assert figures["certified_on"] == 320 and figures["held_out_texts"] == 400
     assert abs(float(leaves.float().mean()) - figures["answered_early"]) < 0.05

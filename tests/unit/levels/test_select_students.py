@@ -105,10 +105,10 @@ def test_what_students_lose_is_counted_and_tested(home: Home, train: Path, held_
     assert found.entry.way("students").least_depth == kept.students * DEPTH
     assert found.entry.way("students-1").least_depth == DEPTH
     assert read_profile(home.path / found.entry.folder) == found.profile
-    again = select(home, train, held_out, Target.of(max_drop=1.2))
-    if again.ladder is not None:  # a stricter target forgets what the looser one certified
-        assert again.entry.students is not None
-        assert again.entry.students.least == (1 if (kept := fewest(again.profile.students)) is None else kept.students)
+    again = select(home, train, held_out, Target.of(max_drop=45, guarantee="fleet"))
+    assert again.ladder is not None and again.entry.students is not None
+    assert again.entry.students.least == 1 and fewest(again.profile.students) is None
+    assert [one for one in again.warnings if "--guarantee fleet says nothing of them" in one]
 
 
 def profile(students: int, keeps: bool) -> StudentsProfile:
@@ -116,10 +116,12 @@ def profile(students: int, keeps: bool) -> StudentsProfile:
 
 
 def test_the_fewest_are_those_down_to_which_all_pass() -> None:
-    figures = {"set": "some", "best": 3, "least": 3}
+    figures, compared = {"set": "some", "best": 3, "least": 3}, {"compared": LOOSE.shown}
     some = [profile(1, False), profile(2, True), profile(3, True)]
-    assert with_fewest(figures, some) == {"set": "some", "best": 3, "least": 2}
-    assert with_fewest(figures, [replace(each, keeps=False) for each in some]) == {"set": "some", "best": 3}
+    assert with_fewest(figures, some, LOOSE) == {"set": "some", "best": 3, "least": 2, **compared}
+    none = [replace(each, keeps=False) for each in some]
+    assert with_fewest(figures, none, LOOSE) == {"set": "some", "best": 3, **compared}
+    assert with_fewest(figures, [], LOOSE) == figures, "those that were not compared keep what was found"
 
 
 def test_students_that_lose_too_much_are_said_to(tiny_home: Home, tmp_path: Path, train: Path, held_out: Path) -> None:
@@ -129,6 +131,18 @@ def test_students_that_lose_too_much_are_said_to(tiny_home: Home, tmp_path: Path
     assert found.ladder is not None and fewest(found.profile.students) is None, found.profile.students
     assert [one for one in found.warnings if "no number of students keeps" in one]
     assert found.entry.students is not None and found.entry.students.least == 1
+
+
+def test_texts_that_chose_the_students_are_said_to(tiny_home: Home, tmp_path: Path, train: Path) -> None:
+    files = write_task(tmp_path / "topic", "topic", seed=100, train=32)
+    with_students(tiny_home, files, TOPIC, epochs=1)
+    both = tmp_path / "both.jsonl"
+    both.write_text(files[1].read_text() + written(tmp_path / "more.jsonl", "topic", 300, seed=907).read_text())
+    found = select(tiny_home, train, both)
+    assert found.ladder is not None and [one for one in found.warnings if "chose its students" in one]
+    (tiny_home.path / found.entry.folder / "students_chosen_by.hashes").unlink()
+    again = select(tiny_home, train, written(tmp_path / "others.jsonl", "topic", 300, seed=908))
+    assert [one for one in again.warnings if "unknown which texts chose its students" in one]
 
 
 def test_damaged_students_do_not_hinder_a_ladder(home: Home, train: Path, held_out: Path) -> None:

@@ -58,7 +58,7 @@ def test_rows_of_mixed_domains_come_back_in_their_order(service: LowerService, t
 def test_only_rows_that_may_lose_words_say_where_these_begin(tiny_home: Home) -> None:
     registry = Registry.open(tiny_home)
     live = registry.hplm("acme/topic")
-    ladder = {"after": 1, "layers": 2, "answered_early": 0.5, "kept_tokens": 0.7}
+    ladder = {"after": 1, "layers": 2, "answered_early": 0.5, "kept_tokens": 0.7, "pruned_by": "attention"}
     metrics = {"levels": ["early", "full"], "ladder": ladder}
     registry.publish_hplm(live.id, live.domain, live.task, live.labels, "bank/x", metrics)
     service = LowerService(tiny_home, RegistrySnapshot(registry), FALLBACK)

@@ -36,7 +36,7 @@ def test_a_row_s_likely_depth_is_by_what_was_certified(level: str, depth: float)
     ("level", "depth", "kept"), [("full", 1.0, 1.0), ("early", 1 / 3, 1.0), ("auto", 1 / 3 + 0.25 * 0.6 * 2 / 3, 0.6)]
 )
 def test_layers_count_as_far_as_a_row_keeps_its_tokens(level: str, depth: float, kept: float) -> None:
-    metrics = {"levels": ["early", "full"], "ladder": {**LADDER, "kept_tokens": 0.6}}
+    metrics = {"levels": ["early", "full"], "ladder": {**LADDER, "kept_tokens": 0.6, "pruned_by": "attention"}}
     entry = HplmEntry(
         1, "acme/area", 1, "classification", ("a", "b"), DomainEntry("mini", "general", 1, ()), "", metrics
     )
