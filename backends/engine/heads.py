@@ -29,7 +29,7 @@ class HeadRow:
 def logits(states: Tensor, rows: Sequence[HeadRow]) -> list[Tensor]:
     """Compute the logits of all rows from packed states `[T, H]`: `[C]` each, or `[L, C]` without pooling; in fp32.
 
-    Rows whose heads have the same sizes are computed in one product.
+    Rows of one head are computed in one product, and so are those of heads with one row that have the same sizes.
     """
     results: dict[int, Tensor] = {}
     for indices in _group_by(range(len(rows)), lambda index: rows[index].pooling == NO_POOLING):
@@ -51,11 +51,19 @@ def _token_logits(states: Tensor, rows: Sequence[HeadRow]) -> list[Tensor]:
 
 
 def _row_logits(states: Tensor, rows: Sequence[HeadRow]) -> list[Tensor]:
-    """Compute the rows of all heads of one size in one product: `[C]` each."""
+    """Compute the rows of each head in one product, and those of heads with one row by size: `[C]` each."""
     heads = [row.head for row in rows]
     features = _dense(_pooled(states, rows), heads)
     results: dict[int, Tensor] = {}
-    for indices in _group_by(range(len(rows)), lambda index: heads[index].weight.shape):
+    alone = list[int]()
+    for indices in _group_by(range(len(rows)), lambda index: id(heads[index])):
+        if len(indices) == 1:
+            alone += indices
+            continue
+        head = heads[indices[0]]
+        outputs = torch.addmm(head.bias, torch.stack([features[index] for index in indices]), head.weight.T)
+        results.update(zip(indices, outputs, strict=True))
+    for indices in _group_by(alone, lambda index: heads[index].weight.shape):
         weights = torch.stack([heads[index].weight for index in indices])
         biases = torch.stack([heads[index].bias for index in indices])
         inputs = torch.stack([features[index] for index in indices])

@@ -27,7 +27,8 @@ _ROWS_TO_CHOOSE_BY = 10
 """One row of this many chooses the penalty."""
 _MOST_TO_TRY_BY = 10_000
 """Penalties are tried by about as many rows at most; the best one's head then learns from all."""
-_MOST_STEPS = 200
+_STEPS_TO_TRY, _MOST_STEPS = 30, 200
+"""Which penalty is best shows long before its head is found."""
 MOST_ANSWERS = 50_000
 """Texts have many words, and more of them teach a head no more."""
 _LEAST_DEVIATION = 1e-6
@@ -130,14 +131,16 @@ class _Features:
         weights = torch.zeros(num_outputs, self._values.shape[1] + 1, dtype=torch.float64)
         best, least = self._penalties[0], math.inf
         for penalty in self._penalties:  # from the stiffest on, each begins where the last one ended
-            weights = self._minimised(loss, tries[~chooses], penalty, weights)
+            weights = self._minimised(loss, tries[~chooses], penalty, weights, _STEPS_TO_TRY)
             found = float(loss(self.outputs(weights, tries[chooses]), tries[chooses]))
             best, least = (penalty, found) if found < least else (best, least)
         return self._minimised(loss, rows, best, weights)
 
-    def _minimised(self, loss: Loss, rows: Tensor, penalty: float, start: Tensor) -> Tensor:
+    def _minimised(
+        self, loss: Loss, rows: Tensor, penalty: float, start: Tensor, most_steps: int = _MOST_STEPS
+    ) -> Tensor:
         values, weights = self._values[rows], start.clone().requires_grad_(True)
-        optimiser = torch.optim.LBFGS([weights], max_iter=_MOST_STEPS, history_size=10, line_search_fn="strong_wolfe")
+        optimiser = torch.optim.LBFGS([weights], max_iter=most_steps, history_size=10, line_search_fn="strong_wolfe")
 
         def step() -> Tensor:
             optimiser.zero_grad()
