@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -292,6 +292,17 @@ def test_a_server_started_on_a_thread_outlives_the_thread(make_repository):
     server.stop()
 
 
+@pytest.fixture
+def own_folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Servers of other tests start beside this one, and would remove what it leaves."""
+    # A short path, since those of sockets are.
+    with tempfile.TemporaryDirectory(prefix="hplm-test-") as folder, monkeypatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+
+
+@pytest.mark.usefixtures("own_folders")
 def test_the_next_start_removes_what_a_killed_machine_left_and_nothing_of_a_living_server(make_repository):
     repository = make_repository()
     parent, dead = start_parent(repository)
