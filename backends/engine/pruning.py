@@ -1,8 +1,8 @@
-"""Word pruning: a row that goes on at its exit loses the words that receive least attention there (Tabi's measure).
+"""Word pruning: a row that goes on at its exit loses the words that receive least attention there, as in Tabi.
 
-A token's score is the attention that the row's tokens pay it in the layer below the exit, summed over its heads. No
-kernel returns that, so queries and keys of that layer are kept until the exit, and it is computed for the rows that
-lose words there.
+A token's score is the attention that it receives from the row's tokens in the layer below the exit, summed over the
+heads. No kernel returns that, so queries and keys of that layer are kept until the exit, and it is computed for the
+rows that lose words there.
 
 Usage:
     received = ReceivedAttention(layer, num_heads)

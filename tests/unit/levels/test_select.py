@@ -39,16 +39,6 @@ from builder.requests.levels import LadderTarget
 from selection_cases import EASY, STACK, plain, select, written
 
 
-@pytest.fixture
-def train(tmp_path: Path) -> Path:
-    return written(tmp_path / "train.jsonl", "topic", 160, seed=100)
-
-
-@pytest.fixture
-def held_out(tmp_path: Path) -> Path:
-    return written(tmp_path / "held_out.jsonl", "topic", 400, seed=901)
-
-
 def folders(home: Home) -> list[str]:
     return sorted(path.name for path in (home.path / "bank" / "tiny").iterdir() if not path.name.startswith("."))
 

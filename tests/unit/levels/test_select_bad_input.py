@@ -26,17 +26,7 @@ from builder.levels.target import DECLARED, Target
 from builder.lifecycle.rollback import rollback_hplm
 from builder.progress import Step
 from builder.requests.levels import LadderTarget
-from selection_cases import EASY, STACK, plain, select, written
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Path:
-    return written(tmp_path / "train.jsonl", "topic", 160, seed=100)
-
-
-@pytest.fixture
-def held_out(tmp_path: Path) -> Path:
-    return written(tmp_path / "held_out.jsonl", "topic", 400, seed=901)
+from selection_cases import EASY, STACK, plain, select
 
 
 def test_files_of_no_text_or_of_one_class(tiny_home: Home, train: Path, held_out: Path, tmp_path: Path) -> None:

@@ -42,16 +42,6 @@ COUNT, DEPTH = 2, 0.5
 LOOSE = Target.of(max_drop=45)
 
 
-@pytest.fixture
-def train(tmp_path: Path) -> Path:
-    return written(tmp_path / "train.jsonl", "topic", 160, seed=100)
-
-
-@pytest.fixture
-def held_out(tmp_path: Path) -> Path:
-    return written(tmp_path / "held_out.jsonl", "topic", 400, seed=901)
-
-
 def with_students(home: Home, files: tuple[Path, Path], id: str, **tune: Any) -> None:
     root = RootFolder(home.root("tiny"))
     if read_students(root) is None:

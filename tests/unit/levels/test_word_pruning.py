@@ -135,7 +135,7 @@ def test_what_loses_too_much_seldom_passes() -> None:
 def test_no_pruning_is_tried_where_it_is_not_worth_it(
     kept: float, noise: float, target: Target, num_certifying: int
 ) -> None:
-    """So that the risk is not divided for nothing."""
+    """Keep the risk whole: a try that is not worth it would divide it for nothing."""
     pairs = drawn(seed=2)
     assert tried(Prunes(pairs, kept, noise), pairs, target, num_certifying) == [(STEP, pairs)]
 
