@@ -77,9 +77,10 @@ def said(found: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
 
 @contextmanager
 def audited(home: Home, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Iterator[UpperService]:
-    monkeypatch.setattr(service_module, "Audit", partial(Audit, share=share))
-    with running(home) as service:
-        yield service
+    with monkeypatch.context() as while_it_runs:  # a later service of the same test audits as by default
+        while_it_runs.setattr(service_module, "Audit", partial(Audit, share=share))
+        with running(home) as service:
+            yield service
 
 
 def test_answers_stay_early_and_are_compared_with_the_full_ones(
