@@ -35,7 +35,7 @@ from builder.construct.training.corpus import whole_corpus
 from builder.settings.students import StudentSettings
 
 _NARROW = "narrow"
-_KINDS = (BOOSTED, UNSTACKED, BAGGED, CHAINED, EXITS)
+_BESIDE = (UNSTACKED, BAGGED, CHAINED, EXITS)
 _FOREIGN_TEXTS = 400
 FULL = StudentSettings(count=2)
 QUICK = StudentSettings(count=2, layers=1, steps=10, max_texts=300)
@@ -64,12 +64,14 @@ def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def measured_sets(sets: Sets, narrow: Sets | None, foreign: Sequence[Path]) -> list[dict[str, Any]]:
+def measured_sets(
+    sets: Sets, beside: Sequence[str], narrow: Sets | None, foreign: Sequence[Path]
+) -> list[dict[str, Any]]:
     texts = [("held-out", sets.hidden_texts(sets.corpus().held_out, "held-out"))]
     if foreign:
         texts.append(("foreign", sets.hidden_texts(whole_corpus(foreign).sample(_FOREIGN_TEXTS), "foreign")))
-    kinds = [kind for kind in _KINDS if kind != UNSTACKED or sets.shape.layers > 1]
-    rows = [row for kind in kinds for row in rows_of(kind, sets, kind, texts)]
+    wanted = [kind for kind in beside if kind != UNSTACKED or sets.shape.layers > 1]
+    rows = [row for kind in (BOOSTED, *wanted) for row in rows_of(kind, sets, kind, texts)]
     return rows + ([] if narrow is None else [*rows_of(_NARROW, narrow, BOOSTED, texts)])
 
 
@@ -81,6 +83,7 @@ def _add_options(options: ArgumentParser) -> None:
     options.add_argument("--count", type=int, default=FULL.count, help="students of a set")
     options.add_argument("--layers", type=int, help="layers of each (2, of a root with fewer than four 1)")
     options.add_argument("--cache", type=Path, default=Path("build/students_quality"), help="where sets stay")
+    options.add_argument("--beside", nargs="*", choices=_BESIDE, default=_BESIDE, help="sets to compare with (all)")
     options.add_argument("--without-narrow", action="store_true", help="no narrow students")
 
 
@@ -98,7 +101,7 @@ def student_sets(options: Namespace) -> Result:
         return Sets(home, root, options.corpus, replace(settings, width=width), cache / "sets")
 
     narrow = None if options.without_narrow or options.quick else sets(root.geometry.hidden_size // 2)
-    rows = measured_sets(whole := sets(None), narrow, options.foreign)
+    rows = measured_sets(whole := sets(None), options.beside, narrow, options.foreign)
     return Result({**settings.to_json(), "root": options.root, "shape": asdict(whole.shape)}, figures_of(rows), rows)
 
 
