@@ -2,8 +2,8 @@
 
 `hplm` and `dedicated` are those of `bench.throughput`, behind the real Triton: PLOT, six shared layers and adapters as
 `hplm create` makes them by default, against twelve layers of each tenant's own, in the same dtype. Every hPLM has an
-early head after two of the six layers. Weights are random, so no text is easy: which rows leave is imposed by each
-tenant's threshold, which the `share` of its texts reaches; `--share` takes that of a task's certificate. Without a
+early head after `--after` of the six layers. Weights are random, so no text is easy: which rows leave is imposed by
+each tenant's threshold, which the `share` of its texts reaches; `--share` takes that of a task's certificate. Without a
 level they are the scheme `ladder`. All schemes take turns in one run, and ratios are medians over the turns.
 """
 
@@ -56,15 +56,15 @@ class Settings:
     texts: int
     share: float
     dtype: str
-    after: int = 2
+    after: int = 1
     tenants: int = 16
     length: int = 128
     in_flight: int = 128
     geometry: str = "BERT-base, 12 x 768 as 6 + 6"
 
 
-DEFAULT_SHARE = 0.5
-"""What `bench.calibration` asks of ladders on average."""
+DEFAULT_SHARE = 0.53
+"""What `bench.levels` certified of sci-cite, after one of six layers."""
 FULL = Settings(512, repeats=5, texts=64, share=DEFAULT_SHARE, dtype=fast_float_dtype(torch.device("cpu")))
 QUICK = replace(FULL, rows=192, repeats=1, texts=16)
 
@@ -173,6 +173,7 @@ def figures_of(taken: Taken) -> dict[str, float]:
 
 def add_options(options: ArgumentParser) -> None:
     options.add_argument("--share", type=float, default=DEFAULT_SHARE, help="of rows that leave early [%(default)s]")
+    options.add_argument("--after", type=int, choices=range(1, 6), default=FULL.after, help="layers [%(default)s]")
     options.add_argument("--int8", action="store_true", help="hPLMs and models in int8")
 
 
@@ -181,7 +182,7 @@ def _settings(options: Namespace) -> Settings:
         raise InvalidArgumentError(f"--share is between 0 and 1, not {options.share:g}")
     if options.int8 and (missing := missing_for("int8", torch.device("cpu"))):
         raise InvalidArgumentError(missing)
-    settings = replace(QUICK if options.quick else FULL, share=options.share)
+    settings = replace(QUICK if options.quick else FULL, share=options.share, after=options.after)
     return replace(settings, dtype="int8") if options.int8 else settings
 
 
