@@ -173,7 +173,13 @@ def figures_of(taken: Taken) -> dict[str, float]:
 
 def add_options(options: ArgumentParser) -> None:
     options.add_argument("--share", type=float, default=DEFAULT_SHARE, help="of rows that leave early [%(default)s]")
-    options.add_argument("--after", type=int, choices=range(1, 6), default=FULL.after, help="layers [%(default)s]")
+    options.add_argument(
+        "--after",
+        type=int,
+        choices=range(1, BERT_BASE.num_upper_layers),
+        default=FULL.after,
+        help="layers below the early head [%(default)s]",
+    )
     options.add_argument("--int8", action="store_true", help="hPLMs and models in int8")
 
 

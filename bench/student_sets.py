@@ -35,7 +35,7 @@ from builder.construct.training.corpus import whole_corpus
 from builder.settings.students import StudentSettings
 
 _NARROW = "narrow"
-_BESIDE = (UNSTACKED, BAGGED, CHAINED, EXITS)
+BESIDE = (UNSTACKED, BAGGED, CHAINED, EXITS)
 _FOREIGN_TEXTS = 400
 FULL = StudentSettings(count=2)
 QUICK = StudentSettings(count=2, layers=1, steps=10, max_texts=300)
@@ -83,7 +83,7 @@ def _add_options(options: ArgumentParser) -> None:
     options.add_argument("--count", type=int, default=FULL.count, help="students of a set")
     options.add_argument("--layers", type=int, help="layers of each (2, of a root with fewer than four 1)")
     options.add_argument("--cache", type=Path, default=Path("build/students_quality"), help="where sets stay")
-    options.add_argument("--beside", nargs="*", choices=_BESIDE, default=_BESIDE, help="sets to compare with (all)")
+    options.add_argument("--beside", nargs="*", choices=BESIDE, default=BESIDE, help="sets to compare with (all)")
     options.add_argument("--without-narrow", action="store_true", help="no narrow students")
 
 

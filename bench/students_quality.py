@@ -119,13 +119,13 @@ class Bench:
         self.sets = Sets(self._home, self._root, corpus, settings.students, workspace.cache / "sets")
 
     def scheme(self, name: str, task: str, seed: int, kinds: Sequence[str]) -> Outcome:
-        """Try a scheme of `bench.quality`; an hPLM that the home lacks is made anew where these kinds still need it."""
+        """Try a scheme of `bench.quality`; an hPLM that is gone is made anew where `kinds` are not all kept."""
         tune = replace(SETTINGS[name], seed=seed)
         trial = Trial(
             task, name, tune if self._settings.epochs is None else replace(tune, epochs=self._settings.epochs)
         )
         kept = self._results.find(trial)
-        if kept is not None and (name == _DEDICATED or self._has_hplm(task, seed) or self._has_all(kinds, task, seed)):
+        if kept is not None and (self._has_hplm(task, seed) or self._has_all(kinds, task, seed)):
             return kept
         outcome = self._schemes.run(trial, progress_lines(trial.name, LINE_EVERY_S))
         self._results.keep(trial, outcome)
@@ -133,7 +133,8 @@ class Bench:
 
     def students(self, kind: str, task: str, seed: int) -> Measured:
         """Teach an hPLM's students and measure them; what is kept is not measured again."""
-        cut, path = self._cut(task), self._path(kind, task, seed)
+        cut = self._cut(task)
+        path = self._path(cut, kind, task, seed)
         if path.exists():
             return Measured.from_json(read_json(path)["measured"])
         student_set = self.sets.installed(kind)
@@ -163,12 +164,13 @@ class Bench:
     def _cut(self, task: str) -> CutTask:
         return cut_task(self._workspace.data, task, self._workspace.caps, self._workspace.cache / "tasks")
 
-    def _path(self, kind: str, task: str, seed: int) -> Path:
-        named = self._inputs(self._cut(task), self.sets.fingerprint(kind))
+    def _path(self, cut: CutTask, kind: str, task: str, seed: int) -> Path:
+        named = self._inputs(cut, self.sets.fingerprint(kind))
         return self._trials / f"{task}-students-{kind}-{seed}-{named}.json"
 
     def _has_all(self, kinds: Sequence[str], task: str, seed: int) -> bool:
-        return all(self._path(kind, task, seed).exists() for kind in kinds)
+        cut = self._cut(task)
+        return all(self._path(cut, kind, task, seed).exists() for kind in kinds)
 
     def _inputs(self, cut: CutTask, fingerprint: str) -> str:
         """Return a name for all that a trial depends on."""
@@ -251,13 +253,16 @@ def _tried(measured: Bench, tasks: Sequence[str], seeds: Sequence[int], kinds: S
     """Try each kind on all tasks before the next one, since the root has one set of students at a time."""
     named = [(task, seed) for seed in seeds for task in tasks]
     taught = {seed: (BOOSTED, *(kinds if seed == seeds[0] else ())) for seed in seeds}
-    dedicated = {each: measured.scheme(_DEDICATED, *each, ()) for each in named}
-    hplms = {(task, seed): measured.scheme(_HPLM, task, seed, taught[seed]) for task, seed in named}
+    models = {
+        # An hPLM right after the model that teaches it, which is kept only until it has answered.
+        (task, seed): (measured.scheme(_DEDICATED, task, seed, ()), measured.scheme(_HPLM, task, seed, taught[seed]))
+        for task, seed in named
+    }
     students = {each: measured.students(BOOSTED, *each) for each in named}
     beside = {kind: {task: measured.students(kind, task, seeds[0]) for task in tasks} for kind in kinds}
     for task, seed in named:
         others = {kind: of_task[task] for kind, of_task in beside.items()} if seed == seeds[0] else {}
-        trials = Trials(task, seed, dedicated[task, seed], hplms[task, seed], students[task, seed], others)
+        trials = Trials(task, seed, *models[task, seed], students[task, seed], others)
         print(trials.row(), file=sys.stderr)
         yield trials
 

@@ -14,7 +14,7 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.student_set import read_students
 from bench.kit.tiny_home import write_corpus
-from bench.student_sets import _BESIDE, figures_of, measured_sets
+from bench.student_sets import BESIDE, figures_of, measured_sets
 from bench.students_quality import QUICK
 from bench.tasks.student_sets import Sets
 from builder.settings.students import StudentSettings
@@ -76,7 +76,7 @@ def test_errors_are_compared_at_equal_arithmetic() -> None:
 def test_a_set_is_measured_as_it_was_when_it_was_made(sets: Sets, tmp_path: Path) -> None:
     made = sets.installed("boosted")
     foreign = write_corpus(tmp_path / "foreign.txt", 60, seed=9)
-    rows = measured_sets(sets, _BESIDE, None, [foreign])
+    rows = measured_sets(sets, BESIDE, None, [foreign])
     assert [(row["set"], row["students"]) for row in rows] == [
         (kind, 1) for kind in ("boosted", "bagged", "chained", "exits")
     ]
