@@ -1,18 +1,19 @@
-"""Which students come nearest to the upper layers at equal arithmetic: boosted, bagged, chained, or plain exits?
+"""Which students come nearest to the upper layers at equal arithmetic: chained, boosted, bagged, or plain exits?
 
 Each set is made once, from the same texts with the same steps, and kept in `--cache`, where `bench.students_quality`
 finds it. What all students of a set say together is compared with the upper layers' states, on texts of the corpus that
 were held out, and on those of `--foreign`, of other corpora. `error` is a share of the variance of these states.
 
-- boosted: as `hplm students make` makes them; each says what those before it do not;
+- chained: as `hplm students make` makes them; each reads what the one before computed;
+- deep: one student in place of several in a chain;
+- boosted: students in parallel, each of which says what those before it do not;
 - unstacked: the same, but no middle layer learns to say what earlier students say; only where they have two layers;
-- bagged: students of which each learned by itself to say what the upper layers say;
-- chained: one deep student in place of several beside each other;
+- bagged: students in parallel, each of which learned by itself to say what the upper layers say;
 - exits: as many of the first upper layers, as they are, with a map to the last ones' states;
-- narrow: boosted, half as wide, so each costs about a quarter.
+- narrow: chained, half as wide, so each costs about a quarter.
 
-`second_over_first` is what a second student leaves of the first one's error. Those that begin with `boosted_over` are
-the error of all boosted students as a share of that of the others: below 1 boosting is nearer.
+`second_over_first` is what a second student leaves of the first one's error. Those that begin with `chained_over` are
+the error of a whole chain as a share of that of the others: below 1 the chain is nearer.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from bench.kit.entry import QUICK_LOADS_S, Result, bench
 from bench.quality import ensure_demo_root
 from bench.tasks.data import Caps, write_demo_tasks
 from bench.tasks.schemes import Workspace
-from bench.tasks.student_sets import BAGGED, BOOSTED, CHAINED, EXITS, UNSTACKED, Sets
+from bench.tasks.student_sets import BAGGED, BOOSTED, CHAINED, DEEP, EXITS, UNSTACKED, Sets
 from builder.construct.students.hidden_texts import HiddenTexts
 from builder.construct.training.corpus import whole_corpus
 from builder.settings.students import StudentSettings
 
 _NARROW = "narrow"
-BESIDE = (UNSTACKED, BAGGED, CHAINED, EXITS)
+BESIDE = (DEEP, BOOSTED, UNSTACKED, BAGGED, EXITS)
 _FOREIGN_TEXTS = 400
 FULL = StudentSettings(count=2)
 QUICK = StudentSettings(count=2, layers=1, steps=10, max_texts=300)
@@ -57,10 +58,10 @@ def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     errors: dict[str, list[float]] = {}
     for row in rows:
         errors.setdefault(row["set"], []).append(row["held-out error"])
-    boosted = errors[BOOSTED]
-    found = {"second_over_first": boosted[1] / boosted[0]} if len(boosted) > 1 else {}
-    others = {name: of_set[-1] for name, of_set in errors.items() if name not in (BOOSTED, _NARROW)}
-    found |= {f"boosted_over_{name}": boosted[-1] / error for name, error in others.items()}
+    chained = errors[CHAINED]
+    found = {"second_over_first": chained[1] / chained[0]} if len(chained) > 1 else {}
+    others = {name: of_set[-1] for name, of_set in errors.items() if name not in (CHAINED, _NARROW)}
+    found |= {f"chained_over_{name}": chained[-1] / error for name, error in others.items()}
     return {name: round(value, 4) for name, value in found.items()}
 
 
@@ -71,8 +72,8 @@ def measured_sets(
     if foreign:
         texts.append(("foreign", sets.hidden_texts(whole_corpus(foreign).sample(_FOREIGN_TEXTS), "foreign")))
     wanted = [kind for kind in beside if kind != UNSTACKED or sets.shape.layers > 1]
-    rows = [row for kind in (BOOSTED, *wanted) for row in rows_of(kind, sets, kind, texts)]
-    return rows + ([] if narrow is None else [*rows_of(_NARROW, narrow, BOOSTED, texts)])
+    rows = [row for kind in (CHAINED, *wanted) for row in rows_of(kind, sets, kind, texts)]
+    return rows + ([] if narrow is None else [*rows_of(_NARROW, narrow, CHAINED, texts)])
 
 
 def _add_options(options: ArgumentParser) -> None:

@@ -8,8 +8,8 @@ Beside them, with the first seed and at the arithmetic of all students together:
 
 - exits: as many of the first upper layers, as they are, with a map to the last ones' states, adapters and a head of
   their own; they cost more than narrow students (`--width`);
-- bagged: students of which each learned by itself to say what the upper layers say;
-- chained: one deep student in place of several beside each other.
+- bagged: students in parallel, each of which learned by itself to say what the upper layers say;
+- boosted: students in parallel, each of which learned to say what those before it do not.
 
 A home's students are replaced. With `--trials` each trial is kept in a file as soon as it is measured, and the same
 command goes on with those that are not.
@@ -57,7 +57,7 @@ from builder.settings.students import StudentSettings
 from demo import root as demo_root
 
 _TASKS = ("chemprot", "sciie-relations", "mrpc", "sst2", "ncbi-disease")
-_BESIDE = (EXITS, BAGGED, CHAINED)
+_BESIDE = (EXITS, BAGGED, BOOSTED)
 _DEDICATED, _HPLM = "dedicated", "hplm"
 _CPU = torch.device("cpu")
 
@@ -175,7 +175,7 @@ class Bench:
     def _inputs(self, cut: CutTask, fingerprint: str) -> str:
         """Return a name for all that a trial depends on."""
         files = [file_checksum(path) for path in (cut.files.train, cut.files.dev, cut.files.test) if path is not None]
-        settings = asdict(replace(self._settings, seeds=())) | {"students": self._settings.students.to_json()}
+        settings = {"caps": asdict(self._settings.caps), "epochs": self._settings.epochs}
         named = {"root": self._root.fingerprint, "set": fingerprint, "files": files, "settings": settings}
         return json_checksum(named)[:12]
 
@@ -252,13 +252,13 @@ def figures_of(trials: Sequence[Trials]) -> dict[str, float]:
 def _tried(measured: Bench, tasks: Sequence[str], seeds: Sequence[int], kinds: Sequence[str]) -> Iterator[Trials]:
     """Try each kind on all tasks before the next one, since the root has one set of students at a time."""
     named = [(task, seed) for seed in seeds for task in tasks]
-    taught = {seed: (BOOSTED, *(kinds if seed == seeds[0] else ())) for seed in seeds}
+    taught = {seed: (CHAINED, *(kinds if seed == seeds[0] else ())) for seed in seeds}
     models = {
         # An hPLM right after the model that teaches it, which is kept only until it has answered.
         (task, seed): (measured.scheme(_DEDICATED, task, seed, ()), measured.scheme(_HPLM, task, seed, taught[seed]))
         for task, seed in named
     }
-    students = {each: measured.students(BOOSTED, *each) for each in named}
+    students = {each: measured.students(CHAINED, *each) for each in named}
     beside = {kind: {task: measured.students(kind, task, seeds[0]) for task in tasks} for kind in kinds}
     for task, seed in named:
         others = {kind: of_task[task] for kind, of_task in beside.items()} if seed == seeds[0] else {}
@@ -280,7 +280,7 @@ def _add_options(options: ArgumentParser) -> None:
     options.add_argument("--trials", type=Path, help="folder that keeps what was measured (trials in --cache)")
     options.add_argument("--tasks", nargs="+", metavar="TASK", help=f"folders of --data ({' '.join(_TASKS)})")
     options.add_argument("--seeds", type=int, nargs="+", help="of the tunings (1 2)")
-    options.add_argument("--without-others", action="store_true", help="no exits, no bagging, no chaining")
+    options.add_argument("--without-others", action="store_true", help="no exits, no bagging, no boosting")
 
 
 @bench(

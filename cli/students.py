@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -48,6 +48,13 @@ def make(
             "twice as fast. \\[default: the root's]"
         ),
     ] = None,
+    wiring: Annotated[
+        Literal["chained", "parallel"] | None,
+        typer.Option(
+            help="What each one reads: in a chain what the one before computed; parallel ones all read the same, and "
+            "add up. \\[default: chained]"
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Distillation steps of each. \\[default: 700]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate. \\[default: 0.002]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random. \\[default: 17]")] = None,
@@ -59,7 +66,7 @@ def make(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Distil a root's students, which all its hPLMs share: each learns what those before it do not say yet.
+    """Distil a root's students, which all its hPLMs share: any number of them learns to say what all layers say.
 
     Takes minutes; when it is interrupted, the same command goes on where it was.
     """
@@ -71,6 +78,7 @@ def make(
         "count": count,
         "layers": layers,
         "width": width,
+        "wiring": wiring,
         "steps": steps,
         "learning_rate": learning_rate,
         "seed": seed,

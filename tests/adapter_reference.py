@@ -111,19 +111,19 @@ def reference_answer(head: Head, pooling: str, states: Tensor, middle: int | Non
 def reference_student_logits(
     students: StudentSet, artifact: HplmArtifact, hidden: Tensor, count: int, middle: int | None = None
 ) -> Tensor:
-    """One row of the lower half → the sum of what its first students say."""
+    """One row of the lower half → the sum of what its first students say, or what the last of them says in a chain."""
     own, weights, inputs = artifact.students, *_student_weights(students)
     assert own is not None
-    total: Tensor | None = None
+    said, states, is_chain = list[Tensor](), hidden, students.shape.wiring == "chained"
     for student in range(count):
         first = student * students.shape.layers
         layers = range(first, first + students.shape.layers)
-        read = hidden @ inputs[f"{student}.weight"].T + inputs[f"{student}.bias"] if inputs else hidden
+        read = states if is_chain else hidden
+        if f"{student}.weight" in inputs:
+            read = read @ inputs[f"{student}.weight"].T + inputs[f"{student}.bias"]
         states = _states(students.geometry, weights, own.adapters, read, layers)
-        logits = _answer(own.heads[student], _pooled(artifact.pooling, states, middle))
-        total = logits if total is None else total + logits
-    assert total is not None
-    return total
+        said.append(_answer(own.heads[student], _pooled(artifact.pooling, states, middle)))
+    return said[-1] if is_chain else torch.stack(said).sum(dim=0)
 
 
 @lru_cache(maxsize=8)

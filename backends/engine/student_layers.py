@@ -1,14 +1,14 @@
 """One root's students on the device, with the slots and heads of the hPLMs that run on them.
 
-Every student reads the same hidden rows, a narrow one through a map into its own width, and each hPLM has adapters in
-all of them, in one slot. So the students are one run of layers of which each student passes a span, and a row's logits
-are the sum over its students.
+A student reads the hidden rows, a narrow one through a map into its own width, or in a chain what the one before
+computed. Each hPLM has adapters in all of them, in one slot. So the students are one run of layers, and each passes a
+span of it. A row's logits are in a chain those of the last of its students, in parallel the sum over all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -58,17 +58,17 @@ class StudentRow:
 
 @dataclass(frozen=True)
 class _Share:
-    """Some rows of a micro-batch, given by their positions, in one student, counted from 0."""
+    """A micro-batch in some students, counted from 0: all of a chain, or one of those in parallel."""
 
     batch: MicroBatch
-    student: int
-    positions: list[int]
+    students: range
 
 
 class StudentLayers(SlottedLayers):
     """The students of a root: `ready` pins an hPLM, `run` computes rows of pinned hPLMs, `release` unpins.
 
-    On a CPU the compute pool's threads take shares of students and micro-batches; on a GPU they run in turn.
+    On a CPU the compute pool's threads take shares of micro-batches, and of students in parallel; on a GPU these run in
+    turn.
 
     Args:
         students: The set.
@@ -129,7 +129,7 @@ class StudentLayers(SlottedLayers):
     def run(self, packed: PackedRows, rows: Sequence[StudentRow]) -> list[Tensor]:
         """Compute the logits of each row, in fp32 on the CPU, in the order of `pack`.
 
-        The summands of a row are added in the order of the students, so more of them add to the same sum.
+        The summands of a row are added in the order of the students, so more of them in parallel add to the same sum.
         """
         results: dict[int, Tensor] = {}
 
@@ -145,26 +145,45 @@ class StudentLayers(SlottedLayers):
         """Cut a batch into shares, those of one micro-batch in the order of the students."""
         shares = []
         for batch in packed.micro_batches:
-            counts = [rows[index].count for index in batch.grid.order]
-            for student in range(max(counts)):
-                positions = [position for position, count in enumerate(counts) if count > student]
-                shares.append(_Share(batch, student, positions))
+            students = range(max(rows[index].count for index in batch.grid.order))
+            parts = [students] if self.shape.is_chained else [range(each, each + 1) for each in students]
+            shares += [_Share(batch, part) for part in parts]
         return shares
 
     @torch.inference_mode()
     def _run(self, share: _Share, rows: Sequence[StudentRow]) -> dict[int, Tensor]:
-        """Compute what one student says, by the indices of the rows."""
-        batch, positions = share.batch, share.positions
-        indices = [batch.grid.order[position] for position in positions]
-        slots = [self.slots.check(rows[index].hplm.lease) for index in indices]
-        if pays(batch, positions, remaining=1.0):
-            batch = batch.narrowed(batch.hidden, positions, slots, {})
-            positions = list(range(len(indices)))
-        hidden = self._inputs[share.student](batch.hidden) if self._inputs else batch.hidden
-        states = self._layers(hidden, self.attention(batch), batch.adapters, self.shape.span(share.student))
-        of_rows = zip(positions, [rows[index] for index in indices], strict=True)
-        heads = [_head_row(batch, position, row, share.student) for position, row in of_rows]
-        return dict(zip(indices, logits(states, heads), strict=True))
+        """Compute what the students of a share say, by the indices of the rows; a row leaves after its last student."""
+        batch, indices = share.batch, share.batch.grid.order
+        positions, found = list(range(len(indices))), dict[int, Tensor]()
+        for student in share.students:
+            stay = [each for each, index in enumerate(indices) if rows[index].count > student]
+            positions, indices = [positions[each] for each in stay], [indices[each] for each in stay]
+            slots = [self.slots.check(rows[index].hplm.lease) for index in indices]
+            if pays(batch, positions, remaining=(share.students.stop - student) / len(share.students)):
+                batch, positions = batch.narrowed(batch.hidden, positions, slots, {}), list(range(len(indices)))
+            states = self._pass(student, batch)
+            found |= self._says(student, states, batch, zip(positions, indices, strict=True), rows)
+            batch = replace(batch, hidden=states)
+        return found
+
+    def _pass(self, student: int, batch: MicroBatch) -> Tensor:
+        """Compute a student's states of what it reads."""
+        hidden = self._inputs[student](batch.hidden) if student < len(self._inputs) else batch.hidden
+        states: Tensor = self._layers(hidden, self.attention(batch), batch.adapters, self.shape.span(student))
+        return states
+
+    def _says(
+        self,
+        student: int,
+        states: Tensor,
+        batch: MicroBatch,
+        places: Iterable[tuple[int, int]],
+        rows: Sequence[StudentRow],
+    ) -> dict[int, Tensor]:
+        """Compute what a student says of the rows that ask it, given by their positions and indices."""
+        asks = [(at, index) for at, index in places if not self.shape.is_chained or rows[index].count == student + 1]
+        heads = [_head_row(batch, at, rows[index], student) for at, index in asks]
+        return dict(zip((index for _, index in asks), logits(states, heads), strict=True))
 
 
 def _head_row(batch: MicroBatch, position: int, row: StudentRow, student: int) -> HeadRow:

@@ -1,9 +1,10 @@
 """A root's students on disk: `roots/<root>/students/`, short stacks that all tenants of the root share.
 
-Each student reads the hidden rows that the upper layers read, a narrow one through a map into its own width. Their
-outputs, each through its own map, add up to what the upper layers say; the first m of them are an answer too. The set
-has a fingerprint of its own, over the root's and its weights: adapters for students name it, so they never run in
-students of another set.
+The first student reads the hidden rows that the upper layers read, a narrow one through a map into its own width. In a
+chain each other one reads what the one before computed, and the output of each, through its own map, is what the upper
+layers say; students in parallel read the same rows, and their outputs add up to that. The first m of them are an answer
+too. The set has a fingerprint of its own, over the root's and its weights: adapters for students name it, so they never
+run in students of another set.
 """
 
 from __future__ import annotations
@@ -30,50 +31,42 @@ from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
 from backends.storage import check_file, file_checksum, write_json, write_tensors
 
-STUDENTS_FORMAT_VERSION = 2
-"""2 is of narrow students, which releases that read 1 do not know; all others are written as 1."""
-_OF_FULL_WIDTH = 1
+STUDENTS_FORMAT_VERSION = 3
+"""3 is of chains and 2 of narrow students, which releases that read less do not know; all others are written as 1."""
+_NARROW, _OF_FULL_WIDTH = 2, 1
 _MANIFEST = "manifest.json"
 _LAYERS, _MAPS, _INPUTS = "layers.safetensors", "maps.safetensors", "inputs.safetensors"
 
 
 class InputMaps(nn.ModuleList):
-    """A linear map for each narrow student, from the root's hidden rows to its own width.
+    """A linear map for each narrow student that reads the root's hidden rows, from these to its own width.
 
-    Students as wide as the rows read these as they are: then there are no maps.
+    Of a chain that is the first one. Students as wide as the rows read these as they are: then there are no maps.
     """
 
     def __init__(self, shape: StudentShape, hidden_size: int) -> None:
-        count = shape.count if shape.is_narrow(hidden_size) else 0
-        super().__init__(nn.Linear(hidden_size, shape.width) for _ in range(count))
+        count = 1 if shape.is_chained else shape.count
+        super().__init__(nn.Linear(hidden_size, shape.width) for _ in range(count * shape.is_narrow(hidden_size)))
 
     def enter(self, student: int, hidden: Tensor) -> Tensor:
-        """Return hidden rows as a student reads them.
+        """Return hidden rows, or in a chain the states of the student before, as a student reads them.
 
-        Shape: `[..., H]` → `[..., h]`
+        Shape: `[..., H]` or `[..., h]` → `[..., h]`
         """
-        if not len(self):
+        if student >= len(self):
             return hidden
         entered: Tensor = self[student](hidden)
         return entered
 
 
 class OutputMaps(nn.ModuleList):
-    """A linear map for each student, from its states to its summand of the upper layers' final states.
+    """A linear map for each student, from its states to the upper layers' final ones, or to its summand of these.
 
     Servers need none of them: an hPLM's heads read the students' own states.
     """
 
     def __init__(self, shape: StudentShape, hidden_size: int) -> None:
         super().__init__(nn.Linear(shape.width, hidden_size) for _ in range(shape.count))
-
-    def total(self, states: Sequence[Tensor]) -> Tensor:
-        """Sum what the first students say.
-
-        Shape: `[..., h]` of each → `[..., H]`
-        """
-        mapped = [self[student](state) for student, state in enumerate(states)]
-        return torch.stack(mapped).sum(dim=0)
 
 
 @dataclass(frozen=True)
@@ -201,7 +194,7 @@ def write_students(
     write_json(
         folder / _MANIFEST,
         {
-            "format_version": STUDENTS_FORMAT_VERSION if _INPUTS in files else _OF_FULL_WIDTH,
+            "format_version": _format_of(shape, _INPUTS in files),
             "root_fingerprint": root.fingerprint,
             "fingerprint": fingerprint,
             "shape": asdict(shape),
@@ -211,3 +204,9 @@ def write_students(
         },
     )
     return fingerprint
+
+
+def _format_of(shape: StudentShape, is_narrow: bool) -> int:
+    if shape.is_chained:
+        return STUDENTS_FORMAT_VERSION
+    return _NARROW if is_narrow else _OF_FULL_WIDTH

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal, get_args
 
 from backends.errors import InvalidArgumentError
 from backends.fields import Fields
 from backends.root.geometry import RootGeometry
 from backends.student_levels import MOST_STUDENTS
 
-PARALLEL = "parallel"
-"""The wiring in which every student reads the hidden rows, so that all of them may run at once."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Wiring = Literal["parallel", "chained"]
+PARALLEL: Wiring = "parallel"
+"""The wiring in which every student reads the hidden rows, and all of them together say what the upper layers say."""
+CHAINED: Wiring = "chained"
+"""The wiring in which a student reads what the one before computed, and says by itself what the upper layers say."""
 _MOST = {"count": MOST_STUDENTS, "layers": 1 << 10, "width": 1 << 16}
 
 
 @dataclass(frozen=True)
 class StudentShape:
-    """The sizes of a set: `count` students of `layers` layers, `width` numbers wide.
+    """The sizes of a set: `count` students of `layers` layers, `width` numbers wide, and what each of them reads.
 
     Narrow students have fewer attention heads than the root, each as wide as the root's, and a feed-forward part that
     is narrower by as much.
@@ -25,23 +34,42 @@ class StudentShape:
     count: int
     layers: int
     width: int
-    wiring: str = PARALLEL
+    wiring: Wiring = PARALLEL
 
     def __post_init__(self) -> None:
         for name in ("count", "layers", "width"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"the {name} of students must be at least 1, not {getattr(self, name)}")
-        if self.wiring != PARALLEL:
-            raise InvalidArgumentError(f"the wiring {self.wiring!r} of students is not known; {PARALLEL!r} is")
+        require_wiring(self.wiring)
 
     @classmethod
     def read(cls, stored: Fields) -> StudentShape:
         count, layers, width = (stored.whole(name, 1, most) for name, most in _MOST.items())
-        return cls(count, layers, width, stored.text("wiring") if "wiring" in stored else PARALLEL)
+        return cls(count, layers, width, require_wiring(stored.text("wiring")) if "wiring" in stored else PARALLEL)
+
+    @property
+    def is_chained(self) -> bool:
+        return self.wiring == CHAINED
+
+    @property
+    def whole(self) -> range:
+        """The students, counted from 0, that say everything by themselves; others say what those before them do not."""
+        return range(self.count if self.is_chained else 1)
 
     def is_narrow(self, hidden_size: int) -> bool:
         """Whether students are narrower than hidden rows, so that each begins with a map into its own width."""
         return self.width < hidden_size
+
+    def pass_each(self, rows: Tensor, run: Callable[[int, Tensor], Tensor], count: int) -> Iterator[Tensor]:
+        """Yield the first students' states; `run` computes those of a student, counted from 0, from what it reads."""
+        states = rows
+        for student in range(count):
+            states = run(student, states if self.is_chained else rows)
+            yield states
+
+    def prefixes(self, each: Iterable[Tensor]) -> list[Tensor]:
+        """Return what the first student says, the first two, and so on, from what each one says."""
+        return list(each if self.is_chained else accumulate(each))
 
     def geometry(self, root: RootGeometry) -> RootGeometry:
         """Return the sizes of all students' layers as one stack, in which those of `span` are one student's.
@@ -71,6 +99,8 @@ class StudentShape:
     def depth(self, root: RootGeometry) -> float:
         """Return what one student costs, as a share of the root's upper layers: of what their products multiply.
 
+        All students of a chain count as the first one, which alone may have a map into its own width.
+
         Raises:
             InvalidArgumentError: The students do not fit the root.
         """
@@ -83,6 +113,21 @@ class StudentShape:
     def span(self, student: int) -> range:
         """Return the layers of a student, counted from 0."""
         return range(student * self.layers, (student + 1) * self.layers)
+
+
+def require_wiring(name: str) -> Wiring:
+    """Return the wiring of this name.
+
+    Raises:
+        InvalidArgumentError: There is none.
+    """
+    for known in get_args(Wiring):
+        if name == known:
+            wiring: Wiring = known
+            return wiring
+    raise InvalidArgumentError(
+        f"the wiring {name!r} of students is not known; {' and '.join(map(repr, get_args(Wiring)))} are"
+    )
 
 
 def _multiplied(geometry: RootGeometry) -> int:

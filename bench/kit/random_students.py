@@ -15,19 +15,24 @@ from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.student_adapters import StudentAdapters, StudentStep
 from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet, StudentWeights, read_students, students_folder, write_students
-from backends.root.student_shape import StudentShape
+from backends.root.student_shape import CHAINED, StudentShape, Wiring
 from backends.storage import publishing
 from bench.kit.random_root import BOTTLENECK, random_adapters
 
 
 def random_students(
-    root: RootFolder, count: int, layers: int, generator: torch.Generator, width: int | None = None
+    root: RootFolder,
+    count: int,
+    layers: int,
+    generator: torch.Generator,
+    width: int | None = None,
+    wiring: Wiring = CHAINED,
 ) -> StudentSet:
     """Written into the root's folder, and read back; students that were there are replaced.
 
     Without a width they are as wide as the root's hidden rows.
     """
-    shape = StudentShape(count, layers, root.geometry.hidden_size if width is None else width)
+    shape = StudentShape(count, layers, root.geometry.hidden_size if width is None else width, wiring)
     made = StudentWeights.untrained(shape, root.geometry)
     with torch.no_grad():
         for part in made.files().values():

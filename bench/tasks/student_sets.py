@@ -1,10 +1,12 @@
-"""Student sets of one root, each made once: the boosted ones, and others of equal arithmetic to compare them with.
+"""Student sets of one root, each made once: the chained ones, and others of equal arithmetic to compare them with.
 
-- boosted: as `hplm students make` makes them; unstacked: no middle layer learns to say what earlier ones say;
+- chained: as `hplm students make` makes them, each reads what the one before computed;
+- deep: one student in place of several in a chain;
+- boosted: students in parallel, each of which learned to say what those before it do not; unstacked: the same, but no
+  middle layer learned to say what earlier ones say;
 - exits: as many of the first upper layers, as they are, with a map to the last ones' states; they cost more than narrow
   students;
-- bagged: students of which each learned by itself to say what the upper layers say;
-- chained: one deep student in place of several beside each other.
+- bagged: students in parallel, each of which learned by itself to say what the upper layers say.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet, StudentWeights, students_folder, write_students
-from backends.root.student_shape import StudentShape
+from backends.root.student_shape import PARALLEL, StudentShape
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum, publishing
 from bench.kit.state_map import StateMap
 from builder.construct.hplm.states import StateCache
-from builder.construct.students.boosting import Boosting, Fidelity
 from builder.construct.students.hidden_texts import HiddenTexts
+from builder.construct.students.learning import Fidelity, LearningStudents
 from builder.construct.students.make import corpus_of, make_students
 from builder.construct.training.corpus import Corpus, split_corpus
 from builder.progress import progress_lines
@@ -35,7 +37,7 @@ from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.students import MakeStudents
 from builder.settings.students import StudentSettings
 
-BOOSTED, UNSTACKED, EXITS, BAGGED, CHAINED = "boosted", "unstacked", "exits", "bagged", "chained"
+CHAINED, DEEP, BOOSTED, UNSTACKED, EXITS, BAGGED = "chained", "deep", "boosted", "unstacked", "exits", "bagged"
 LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
 _FITTED_TEXTS = 1_000
@@ -53,6 +55,10 @@ class Sets:
     @property
     def shape(self) -> StudentShape:
         return self.settings.shape(self._root.geometry)
+
+    @property
+    def _parallel(self) -> StudentSettings:
+        return replace(self.settings, wiring=PARALLEL)
 
     def installed(self, kind: str) -> StudentSet:
         """Put a set in the root's place for students."""
@@ -80,20 +86,23 @@ class Sets:
                 _KINDS[kind](self, folder)
         return StudentSet(path, self._root)
 
-    def boosted(self, folder: Path) -> None:
+    def chained(self, folder: Path) -> None:
         shutil.copytree(self._made(self.settings).path, folder, dirs_exist_ok=True)
 
-    def unstacked(self, folder: Path) -> None:
-        made = self._made(replace(self.settings, stacking_weight=0.0))
-        shutil.copytree(made.path, folder, dirs_exist_ok=True)
-
-    def chained(self, folder: Path) -> None:
+    def deep(self, folder: Path) -> None:
         """One student with the layers, and the steps, of all."""
         shape = self.shape
         deep = replace(
             self.settings, count=1, layers=shape.count * shape.layers, steps=shape.count * self.settings.steps
         )
         shutil.copytree(self._made(deep).path, folder, dirs_exist_ok=True)
+
+    def boosted(self, folder: Path) -> None:
+        shutil.copytree(self._made(self._parallel).path, folder, dirs_exist_ok=True)
+
+    def unstacked(self, folder: Path) -> None:
+        made = self._made(replace(self._parallel, stacking_weight=0.0))
+        shutil.copytree(made.path, folder, dirs_exist_ok=True)
 
     def exits(self, folder: Path) -> None:
         """The first upper layers, and the linear map of their states that comes nearest to the last ones'."""
@@ -108,10 +117,10 @@ class Sets:
 
     def bagged(self, folder: Path) -> None:
         """Students that each learned alone, from texts in an order of its own; together they say their mean."""
-        shape = self.shape
+        shape = replace(self.shape, wiring=PARALLEL)
         made = StudentWeights.untrained(shape, self._root.geometry)
         for student in range(shape.count):
-            alone = self._made(replace(self.settings, count=1, seed=self.settings.seed + student))
+            alone = self._made(replace(self._parallel, count=1, seed=self.settings.seed + student))
             for index, source in zip(shape.span(student), alone.layers().layers, strict=True):
                 made.layers.layers[index].load_state_dict(source.state_dict())
             if len(inputs := alone.inputs()):
@@ -131,7 +140,7 @@ class Sets:
     def fidelity(self, kind: str, texts: HiddenTexts) -> list[Fidelity]:
         """Measure the first student of a set, the first two, and so on, against the upper layers."""
         kept = self._kept_set(kind)
-        measured = Boosting(self._root.upper(), self._root.geometry, kept.shape)
+        measured = LearningStudents(self._root.upper(), self._root.geometry, kept.shape)
         for own, stored in (
             (measured.layers, kept.layers()),
             (measured.maps, kept.maps()),
@@ -148,10 +157,11 @@ class Sets:
 
 _KINDS: Mapping[str, Callable[[Sets, Path], None]] = MappingProxyType(
     {
+        CHAINED: Sets.chained,
+        DEEP: Sets.deep,
         BOOSTED: Sets.boosted,
         UNSTACKED: Sets.unstacked,
         EXITS: Sets.exits,
         BAGGED: Sets.bagged,
-        CHAINED: Sets.chained,
     }
 )

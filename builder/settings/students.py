@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 
 from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
-from backends.root.student_shape import StudentShape
+from backends.root.student_shape import CHAINED, PARALLEL, StudentShape, Wiring, require_wiring
 from backends.student_levels import MOST_STUDENTS
 from builder.settings.seeds import require_seed
 
@@ -21,16 +21,21 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class StudentSettings:
-    """The number, the depth and the width of students, and the length and the strength of their distillation.
+    """The number, the depth and the width of students, how they are wired, and how long and how they learn.
 
-    Without a `count`, students are added until one lowers the error on held-out texts by less than `least_gain` of
-    itself, or the next would make all of them cost more than three quarters of the upper layers. Without a `width` they
-    are as wide as the root's hidden rows; narrower ones begin with a map into their own width. Each learns for
-    `steps`, then all of them together for `joint_share` as many. Of the batches of later ones, `hard_share` are drawn
-    from the `hard_texts` share of texts that those before them say worst; by default none are, which measures better.
+    In a chain a student reads what the one before computed; `parallel` ones all read the root's hidden rows, and say
+    together what a chain's say by themselves. A chain measures nearer to the upper layers.
 
-    `stacking_weight` is how much it counts that the middle of a later student says what all earlier ones say; students
-    of one layer have no middle. `pair_share` of the texts are made into pairs, since some tasks are about them.
+    Without a `count`, there are as many students as lower the error on held-out texts by more than `least_gain` of
+    itself, and cost no more than three quarters of the upper layers together. Without a `width` they are as wide as the
+    root's hidden rows; narrower ones begin with a map into their own width.
+
+    A chain learns together, `steps` for each student. In parallel each learns for `steps`, then all of them together
+    for `joint_share` as many. Of the batches of later ones, `hard_share` are drawn from the `hard_texts` share of texts
+    that those before them say worst; by default none are, which measures better. `stacking_weight` is how much it
+    counts that the middle of a later student says what all earlier ones say; students of one layer have no middle.
+
+    `pair_share` of the texts are made into pairs, since some tasks are about them.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=False, extra="forbid")
@@ -38,6 +43,7 @@ class StudentSettings:
     count: int | None = None
     layers: int | None = None
     width: int | None = None
+    wiring: Wiring = CHAINED
     steps: int = 700
     tokens_per_batch: int = 2048
     learning_rate: float = 2e-3
@@ -70,17 +76,16 @@ class StudentSettings:
             raise InvalidArgumentError(f"a student has at least one layer, not {self.layers}")
         if self.width is not None and self.width < 1:
             raise InvalidArgumentError(f"a student is at least one number wide, not {self.width}")
+        require_wiring(self.wiring)
         require_seed(self.seed)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all settings, those of students of full width as before there were narrow ones.
+        """Return all settings, without those that older releases lack where these made the same.
 
         Checksums of it name what was made.
         """
-        found = asdict(self)
-        if self.width is None:
-            del found["width"]
-        return found
+        found, since = asdict(self), {"width": None, "wiring": PARALLEL}
+        return {name: value for name, value in found.items() if name not in since or value != since[name]}
 
     def shape(self, root: RootGeometry) -> StudentShape:
         """Return the sizes of the largest set that is made for a root.
@@ -91,16 +96,16 @@ class StudentSettings:
         num_upper = root.num_upper_layers
         layers = self.layers or (1 if num_upper < 4 else 2)
         width = root.hidden_size if self.width is None else self.width
-        depth = StudentShape(1, layers, width).depth(root)
+        depth = StudentShape(1, layers, width, self.wiring).depth(root)
         if depth >= 1:
             raise InvalidArgumentError(
                 f"a student of {layers} layers saves nothing where there are {num_upper} upper layers"
             )
         if self.count is None:
             affordable = int(_LARGEST_SHARE / depth + _ROUNDING)
-            return StudentShape(min(max(1, affordable), _USUAL_STUDENTS), layers, width)
+            return StudentShape(min(max(1, affordable), _USUAL_STUDENTS), layers, width, self.wiring)
         if self.count * depth > 1 + _ROUNDING:
             raise InvalidArgumentError(
                 f"{self.count} students of {layers} layers cost more than the {num_upper} upper layers"
             )
-        return StudentShape(self.count, layers, width)
+        return StudentShape(self.count, layers, width, self.wiring)

@@ -1,4 +1,4 @@
-"""Distillation of students: one after the other learns what those before it do not say, then all learn together.
+"""Distillation of students: a chain learns together; in parallel one after the other learns what is not said yet.
 
 Each training has a checkpoint of its own beside the root, which stays until the set is published: an interrupted
 distillation passes over the students that are done.
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from backends.student_levels import MOST_STUDENTS
 from builder.construct.hplm.trainable import Indices, fastest_attention
-from builder.construct.students.boosting import Boosting, Fidelity
 from builder.construct.students.hidden_texts import HiddenTexts, numbered_token_batches
+from builder.construct.students.learning import Fidelity, LearningStudents
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.loop import Schedule, TrainingLoop, Watch
 from builder.construct.training.optimiser import ParameterGroup
@@ -26,6 +26,7 @@ from builder.settings.students import StudentSettings
 _FINAL_RATE_SHARE = 0.05
 _JOINT_RATE_SHARE = 0.3
 _JOINT = "together"
+_CHAIN_PHASE, _JOINT_PHASE = "distil the chain of students", "distil all students together"
 _WATCHED_TEXTS = 64
 
 
@@ -39,10 +40,10 @@ class Distilled:
 
 
 class StudentDistiller:
-    """Trains the students of a `Boosting`.
+    """Trains students.
 
     Args:
-        boosting: With room for as many students as there can be.
+        students: With room for as many students as there can be.
         texts: To learn from.
         held_out: To measure with.
         settings: See there; `count` says whether students that bring little are kept.
@@ -52,59 +53,78 @@ class StudentDistiller:
 
     def __init__(
         self,
-        boosting: Boosting,
+        students: LearningStudents,
         texts: HiddenTexts,
         held_out: HiddenTexts,
         settings: StudentSettings,
         checkpoint_of: Callable[[str], Checkpoint],
         report: Report,
     ) -> None:
-        self._boosting, self._texts, self._held_out = boosting, texts, held_out
+        self._students, self._texts, self._held_out = students, texts, held_out
         self._settings, self._checkpoint_of, self._report = settings, checkpoint_of, report
         self._everything = np.arange(len(texts))
 
     def run(self) -> Distilled:
         """Train to the end, from the checkpoints where there are some."""
+        return self._run_chain() if self._students.shape.is_chained else self._run_parallel()
+
+    def _run_chain(self) -> Distilled:
+        students, settings = self._students, self._settings
+        most = students.shape.count
+        for student in range(most):
+            students.start(student)
+        seconds = self._learn_together(_CHAIN_PHASE, most, most * settings.steps, 1.0)
+        fidelity, count = students.fidelity(self._held_out, most), 1
+        while count < most and not self._brings_little(count, fidelity[count - 1].error, fidelity[count].error):
+            count += 1
+        return Distilled(count, fidelity[:count], seconds)
+
+    def _run_parallel(self) -> Distilled:
         count, error, seconds = 0, np.inf, 0.0
-        for student in range(self._boosting.shape.count):
+        for student in range(self._students.shape.count):
             seconds += self._boost(student)
-            reached = self._boosting.fidelity(self._held_out, student + 1)[-1].error
-            if self._settings.count is None and reached > (1 - self._settings.least_gain) * error:
-                note = f"dropped: it lowers the error from {error:.4f} to {reached:.4f} only"
-                self._report(Step(_phase(student), self._settings.steps, self._settings.steps, note))
+            reached = self._students.fidelity(self._held_out, student + 1)[-1].error
+            if self._brings_little(student, error, reached):
                 break
             count, error = student + 1, reached
         if count > 1:
-            seconds += self._learn_together(count)
-        return Distilled(count, self._boosting.fidelity(self._held_out, count), seconds)
+            steps = round(self._settings.joint_share * self._settings.steps)
+            seconds += self._learn_together(_JOINT_PHASE, count, steps, _JOINT_RATE_SHARE)
+        return Distilled(count, self._students.fidelity(self._held_out, count), seconds)
+
+    def _brings_little(self, student: int, before: float, reached: float) -> bool:
+        """Whether a student, counted from 0, is dropped: it lowers the error too little, and no number was given."""
+        if self._settings.count is not None or reached <= (1 - self._settings.least_gain) * before:
+            return False
+        note = f"dropped: it lowers the error from {before:.4f} to {reached:.4f} only"
+        self._report(Step(_phase(student), self._settings.steps, self._settings.steps, note))
+        return True
 
     def _boost(self, student: int) -> float:
-        settings, boosting = self._settings, self._boosting
-        boosting.start(student)
+        settings, students = self._settings, self._students
+        students.start(student)
 
         def loss(indices: Indices, step: int) -> Tensor:
             batch = self._texts.batch(indices)
             with fastest_attention(batch.hidden.device):
-                return boosting.boosting_loss(batch, student, settings.stacking_weight)
+                return students.boosting_loss(batch, student, settings.stacking_weight)
 
         groups = self._groups_of_texts(student)
-        watch = _HeldOutCosine(lambda: boosting.fidelity(self._held_out, student + 1, _WATCHED_TEXTS)[-1].cosine)
+        watch = _HeldOutCosine(lambda: students.fidelity(self._held_out, student + 1, _WATCHED_TEXTS)[-1].cosine)
         return self._train(_phase(student), str(student + 1), [student], groups, loss, settings.steps, 1.0, watch)
 
-    def _learn_together(self, count: int) -> float:
-        steps = round(self._settings.joint_share * self._settings.steps)
+    def _learn_together(self, phase: str, count: int, steps: int, rate_share: float) -> float:
         if steps == 0:
             return 0.0
 
         def loss(indices: Indices, step: int) -> Tensor:
             batch = self._texts.batch(indices)
             with fastest_attention(batch.hidden.device):
-                return self._boosting.joint_loss(batch, count)
+                return self._students.joint_loss(batch, count)
 
         groups = [(1.0, self._everything)]
-        watch = _HeldOutCosine(lambda: self._boosting.fidelity(self._held_out, count, _WATCHED_TEXTS)[-1].cosine)
-        name = "distil all students together"
-        return self._train(name, _JOINT, range(count), groups, loss, steps, _JOINT_RATE_SHARE, watch)
+        watch = _HeldOutCosine(lambda: self._students.fidelity(self._held_out, count, _WATCHED_TEXTS)[-1].cosine)
+        return self._train(phase, _JOINT, range(count), groups, loss, steps, rate_share, watch)
 
     def _groups_of_texts(self, student: int) -> list[tuple[float, Indices]]:
         """Return the texts that a student learns from: all, or for later ones also the worst by what is missing yet."""
@@ -112,7 +132,7 @@ class StudentDistiller:
         num_hard = round(settings.hard_texts * len(self._texts))
         if student == 0 or not num_hard or not settings.hard_share:
             return [(1.0, self._everything)]
-        worst = np.argsort(-self._boosting.residuals(self._texts, student), kind="stable")[:num_hard]
+        worst = np.argsort(-self._students.residuals(self._texts, student), kind="stable")[:num_hard]
         return [(1 - settings.hard_share, self._everything), (settings.hard_share, np.sort(worst))]
 
     def _train(
@@ -141,12 +161,12 @@ class StudentDistiller:
             clip_norm=settings.clip_norm,
             seed=seed,
         )
-        learning = self._boosting.parameters_of(students)
+        learning = self._students.parameters_of(students)
         group = ParameterGroup(learning, rate_share * settings.learning_rate, settings.weight_decay)
         checkpoint = self._checkpoint_of(name)
         checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
         seconds = TrainingLoop(phase, [group], schedule, batches, loss, watch).run(checkpoint, self._report)
-        self._boosting.parameters_of([])
+        self._students.parameters_of([])
         return seconds
 
 

@@ -17,9 +17,9 @@ from backends.storage import json_checksum, publishing
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.states import StateCache
 from builder.construct.root.augment import Pairing
-from builder.construct.students.boosting import Boosting
 from builder.construct.students.distil import Distilled, StudentDistiller, checkpoint_path, checkpoint_paths
 from builder.construct.students.hidden_texts import HiddenTexts
+from builder.construct.students.learning import LearningStudents
 from builder.construct.students.unchanged import students_unchanged
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.corpus import corpus_checksums, split_corpus
@@ -59,8 +59,8 @@ def make_students(home: Home, registry: Registry, request: MakeStudents, report:
                 f"root {name!r} has students already; --replace makes others, and hPLMs are answered without "
                 "students then until 'hplm students add' adapts them again"
             )
-        distilled, boosting = making.run()
-        shape, weights = boosting.kept(distilled.count)
+        distilled, students = making.run()
+        shape, weights = students.kept(distilled.count)
         fidelity = [each.to_json() for each in distilled.fidelity]
         with students_unchanged(target), publishing(students_folder(target)) as folder:
             write_students(folder, root, shape, weights, fidelity, making.origin(distilled))
@@ -93,7 +93,7 @@ class _Making:
     corpus: tuple[Path, ...]
     report: Report
 
-    def run(self) -> tuple[Distilled, Boosting]:
+    def run(self) -> tuple[Distilled, LearningStudents]:
         settings, geometry = self.request.settings, self.root.geometry
         shape = settings.shape(geometry)
         learnt, held_out = self._texts()
@@ -101,14 +101,14 @@ class _Making:
         texts, measured = (
             HiddenTexts(self._rows(some, what), device) for some, what in ((learnt, "corpus"), (held_out, "held-out"))
         )
-        boosting = Boosting(self.root.upper(), geometry, shape).to(device)
+        students = LearningStudents(self.root.upper(), geometry, shape).to(device)
         inputs = self._inputs()
 
         def checkpoint_of(name: str) -> Checkpoint:
             return Checkpoint(checkpoint_path(self.root.path, name), json_checksum({**inputs, "training": name}))
 
-        distiller = StudentDistiller(boosting, texts, measured, settings, checkpoint_of, self.report)
-        return distiller.run(), boosting
+        distiller = StudentDistiller(students, texts, measured, settings, checkpoint_of, self.report)
+        return distiller.run(), students
 
     def origin(self, distilled: Distilled) -> dict[str, Any]:
         return {

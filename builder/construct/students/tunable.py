@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -56,8 +55,8 @@ class TunedStudents:
 class TunableStudents(nn.Module):
     """Trains the tensors of all students' adapters and heads.
 
-    `scale` brings the sum of the heads' raw outputs to the task's own scale; the heads that come out of `heads` have it
-    folded in, the offset into the first one's bias.
+    `scale` brings what the heads say to the task's own scale; the heads that come out of `tuned` have it folded in, the
+    offset into the bias of those that say everything by themselves.
 
     Shape:
         rows `[B, L, H]`; segments `[B, L]`; states `[B, M·P]` or `[B, L, M·P]`: of each student what its head reads
@@ -95,24 +94,29 @@ class TunableStudents(nn.Module):
 
     def read(self, rows: Tensor, segments: Tensor) -> Tensor:
         attend = padded_attention(self._num_heads, segments > 0)
+
+        def run(student: int, hidden: Tensor) -> Tensor:
+            entered = self._inputs.enter(student, hidden)
+            states: Tensor = self._layers(entered, attend, self._adapters, self._shape.span(student))
+            return states
+
         found = []
-        for student in range(self._shape.count):
-            hidden = self._inputs.enter(student, rows)
-            states = self._layers(hidden, attend, self._adapters, self._shape.span(student))
+        for states in self._shape.pass_each(rows, run, self._shape.count):
             with torch.autocast(rows.device.type, enabled=False):
                 found.append(self._pool(states, segments).float())
         return torch.cat(found, dim=-1)
 
-    def of_first(self, states: Tensor) -> Tensor:
-        """Take the first student's from the states of all."""
-        return states.chunk(self._shape.count, dim=-1)[0]
+    def whole(self, states: Tensor) -> list[Tensor]:
+        """Take the states of the students that say everything by themselves from those of all."""
+        each = states.chunk(self._shape.count, dim=-1)
+        return [each[student] for student in self._shape.whole]
 
     def answers(self, states: Tensor) -> list[Tensor]:
         """Compute the answers of the first student, of the first two, and so on: `[B, C]` or `[B, L, C]` each."""
         with torch.autocast(states.device.type, enabled=False):
             pairs = zip(self._heads, states.chunk(self._shape.count, dim=-1), strict=True)
-            sums = accumulate(head.logits(self._dropout(each)) for head, each in pairs)
-            return [each * self._factor + self._offset for each in sums]
+            says = self._shape.prefixes(head.logits(self._dropout(each)) for head, each in pairs)
+            return [each * self._factor + self._offset for each in says]
 
     def answer(self, states: Tensor) -> Tensor:
         """Compute the answers of all students together."""
@@ -137,23 +141,26 @@ class TunableStudents(nn.Module):
         return adapters, tuple(scaled(head, *scale) for head, scale in zip(heads, scales, strict=True))
 
     def _own_offset(self, student: int) -> float:
-        return self._offset if student == 0 else 0.0
+        return self._offset if student in self._shape.whole else 0.0
 
 
 def start_of(students: StudentLayers, recipe: AdapterRecipe, head: Head, pooling: str) -> TunedStudents:
     """Return adapters that change nothing, and heads by which students say what they say to the hPLM's own `head`.
 
     What is pooled of a sum of mapped states is the sum of what is pooled, except for pairs, and a dense layer in front
-    is not linear: then the first student's head is the hPLM's own, cut to the width of narrow students, and the others'
-    say nothing yet.
+    is not linear: then a head is the hPLM's own, cut to the width of narrow students, and those of students that do not
+    say everything by themselves say nothing yet.
     """
     adapters = recipe.identity(students.geometry, students.layers)
-    maps = students.maps
+    is_whole = [student in students.shape.whole for student in range(students.shape.count)]
     if head.dense_weight is not None or pooling == PAIR_POOLING:
-        first = _through(head, maps[0], POOLED_STATES[pooling]) if len(students.inputs) else head
-        return TunedStudents(adapters, (first, *[_silent(first)] * (len(maps) - 1)))
-    silent = replace(head, bias=torch.zeros(len(head.bias)))
-    heads = (_through(silent if student else head, each, 1) for student, each in enumerate(maps))
+        is_narrow = len(students.inputs) > 0
+        own = [_through(head, each, POOLED_STATES[pooling]) if is_narrow else head for each in students.maps]
+        heads = [each if says else _silent(own[0]) for each, says in zip(own, is_whole, strict=True)]
+    else:
+        silent = replace(head, bias=torch.zeros(len(head.bias)))
+        pairs = zip(students.maps, is_whole, strict=True)
+        heads = [_through(head if says else silent, each, 1) for each, says in pairs]
     return TunedStudents(adapters, tuple(heads))
 
 

@@ -3,9 +3,10 @@
 The teacher is the hPLM itself with all its layers. Loss per batch, w = 2 for one student and 1 for more:
 
     Σ_m w_m · distance(answers of the first m students, teacher's answers)
-      + states_weight · distance(map_1(states of student 1), states that the teacher's head reads)
+      + states_weight · Σ_k distance(map_k(states of student k), states that the teacher's head reads)
 
-The latter where pooling is linear and the task learns from states.
+The latter where pooling is linear and the task learns from states, and over the students that say everything by
+themselves: all of a chain, in parallel the first.
 """
 
 from __future__ import annotations
@@ -103,17 +104,18 @@ class PrefixTrainer(Trainer):
         states = task.taught.states if learns_states else None
         super().__init__(model, task.objective, task.train, measure, settings, _PHASE, task.taught.answers, states)
         self._students = model
-        self._first_map = task.students.maps[0].requires_grad_(False)
+        self._maps = task.students.maps.requires_grad_(False)
 
     def _loss(self, indices: Indices, step: int) -> Tensor:
         inputs, segments = self._train.padded(indices, self._device)
         with mixed_precision(self._device), fastest_attention(self._device):
             states = self._students.read(inputs, segments)
             answers = self._students.answers(states)
-            says = self._first_map(self._students.of_first(states)).float() if self._states else states
+            pairs = zip(self._maps, self._students.whole(states), strict=False)
+            says = [own(each).float() for own, each in pairs] if self._states else []
         losses = [self._loss_of_answers(each, indices) for each in answers]
         losses[0] = _FIRST_WEIGHT * losses[0]
-        return torch.stack(losses).sum() + self._loss_of_states(says, indices)
+        return torch.stack(losses).sum() + sum(self._loss_of_states(each, indices) for each in says)
 
 
 def best_count(dev_scores: Sequence[float]) -> int:

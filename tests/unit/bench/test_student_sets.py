@@ -56,7 +56,7 @@ def test_bagged_students_say_their_mean(sets: Sets, tiny_home: Home, width: int 
 
 
 def test_sets_are_made_once_and_put_in_place(sets: Sets, tiny_home: Home) -> None:
-    fingerprints = {kind: sets.fingerprint(kind) for kind in ("boosted", "chained", "exits")}
+    fingerprints = {kind: sets.fingerprint(kind) for kind in ("chained", "deep", "exits")}
     assert {kind: sets.installed(kind).fingerprint for kind in fingerprints} == fingerprints
     again = read_students(RootFolder(tiny_home.root("tiny")))
     assert again is not None and again.fingerprint == fingerprints["exits"]
@@ -68,19 +68,19 @@ def row(of_set: str, students: int, error: float) -> dict[str, Any]:
 
 
 def test_errors_are_compared_at_equal_arithmetic() -> None:
-    rows = [row("boosted", 1, 0.4), row("boosted", 2, 0.3), row("bagged", 1, 0.5), row("bagged", 2, 0.4)]
+    rows = [row("chained", 1, 0.4), row("chained", 2, 0.3), row("bagged", 1, 0.5), row("bagged", 2, 0.4)]
     found = figures_of([*rows, row("exits", 1, 0.2), row("narrow", 1, 0.9)])
-    assert found == {"second_over_first": 0.75, "boosted_over_bagged": 0.75, "boosted_over_exits": 1.5}
+    assert found == {"second_over_first": 0.75, "chained_over_bagged": 0.75, "chained_over_exits": 1.5}
 
 
 def test_a_set_is_measured_as_it_was_when_it_was_made(sets: Sets, tmp_path: Path) -> None:
-    made = sets.installed("boosted")
+    made = sets.installed("chained")
     foreign = write_corpus(tmp_path / "foreign.txt", 60, seed=9)
     rows = measured_sets(sets, BESIDE, None, [foreign])
     assert [(row["set"], row["students"]) for row in rows] == [
-        (kind, 1) for kind in ("boosted", "bagged", "chained", "exits")
+        (kind, 1) for kind in ("chained", "deep", "boosted", "bagged", "exits")
     ]
-    assert [row["share of the upper layers"] for row in rows] == [0.5] * 4
+    assert [row["share of the upper layers"] for row in rows] == [0.5] * 5
     for of_made, of_row in zip(made.fidelity, rows, strict=False):
         # `hplm students make` makes pairs of some of these texts.
         assert of_row["held-out error"] == pytest.approx(of_made["error"], rel=0.2)

@@ -18,7 +18,7 @@ def measured(*points: float, best: int = 1) -> Measured:
 
 
 def test_figures_are_shares_of_dedicated_models_by_task() -> None:
-    kinds = ("exits", "bagged", "chained")
+    kinds = ("exits", "bagged", "boosted")
     beside = dict(zip(kinds, (measured(70), measured(60, 75), measured(79)), strict=True))
     found = figures_of(
         [

@@ -20,7 +20,7 @@ from backends.adapters.recipe import AdapterRecipe
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.student_set import StudentWeights
-from backends.root.student_shape import StudentShape
+from backends.root.student_shape import CHAINED, StudentShape
 from backends.root.upper import UpperLayers
 from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.teacher_data import TeacherData
@@ -38,6 +38,9 @@ from seeds import SEED
 ROOT = RootGeometry(50, 16, 32, 2, 1, 4, 32, 2, 1e-12, "gelu")
 SHAPE = StudentShape(3, 2, 16)
 NARROW = StudentShape(3, 2, 8)
+CHAIN = StudentShape(3, 2, 16, CHAINED)
+NARROW_CHAIN = StudentShape(3, 2, 8, CHAINED)
+SHAPES = {"full width": SHAPE, "narrow": NARROW, "chain": CHAIN, "narrow chain": NARROW_CHAIN}
 CPU = torch.device("cpu")
 LABELS = 3
 QUICK = TuneSettings(recipe=AdapterRecipe(width=4), epochs=2, rows_per_batch=8)
@@ -75,7 +78,7 @@ def pooled_alone(
     students: StudentLayers, adapters: AdapterSet, pooling: str, row: Tensor, segments: Tensor
 ) -> list[Tensor]:
     """One text through each student, which is made of its own layers and adapters alone."""
-    found = []
+    found, states = [], row
     for student in range(SHAPE.count):
         own = UpperLayers(replace(students.shape, count=1).geometry(ROOT))
         span = students.shape.span(student)
@@ -83,7 +86,9 @@ def pooled_alone(
             layer.load_state_dict(students.layers.layers[index].state_dict())
         attend = padded_attention(students.geometry.num_heads, segments > 0)
         inputs = dict(students.inputs.named_parameters())
-        read = row @ inputs[f"{student}.weight"].T + inputs[f"{student}.bias"] if inputs else row
+        read = states if students.shape.is_chained else row
+        if f"{student}.weight" in inputs:
+            read = read @ inputs[f"{student}.weight"].T + inputs[f"{student}.bias"]
         states = own(read, attend, adapters.map(lambda _, one, span=span: one[span.start : span.stop]))  # type: ignore[misc]
         found.append(POOL_FUNCTIONS[pooling](states, segments)[0])
     return found
@@ -91,8 +96,8 @@ def pooled_alone(
 
 @pytest.mark.parametrize("pooling", sorted(POOLED_STATES))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("entrance", "all")])
-@pytest.mark.parametrize("shape", [SHAPE, NARROW], ids=["full width", "narrow"])
-def test_answers_are_sums_over_students_by_themselves(shape: StudentShape, kind: str, pooling: str) -> None:
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_answers_are_those_of_students_by_themselves(shape: StudentShape, kind: str, pooling: str) -> None:
     students, lengths = student_layers(shape), [5, 3, 8]
     adapters = random_adapters(random.Random(SEED), students.geometry, kind)
     heads = random_heads(pooling, shape=shape)
@@ -110,37 +115,45 @@ def test_answers_are_sums_over_students_by_themselves(shape: StudentShape, kind:
             ]
             for count, each in enumerate(answers, start=1):
                 found = each[row] if pooling != "none" else each[row, :length]
-                torch.testing.assert_close(found, torch.stack(logits[:count]).sum(dim=0), rtol=1e-3, atol=1e-4)
+                expected = logits[count - 1] if shape.is_chained else torch.stack(logits[:count]).sum(dim=0)
+                torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "none"])
-@pytest.mark.parametrize("shape", [SHAPE, NARROW], ids=["full width", "narrow"])
-def test_students_start_by_saying_what_their_sum_says_to_the_own_head(shape: StudentShape, pooling: str) -> None:
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_students_start_by_saying_what_they_say_to_the_own_head(shape: StudentShape, pooling: str) -> None:
     students, head = student_layers(shape), new_head(LABELS, 16)
     head.bias.normal_()
     model = TunableStudents(students, start_of(students, QUICK.recipe, head, pooling), pooling)
     rows, segments = padded_rows([6, 4])
     attend = padded_attention(students.geometry.num_heads, segments > 0)
     with torch.no_grad():
-        states = [
-            students.layers(students.inputs.enter(student, rows), attend, span=shape.span(student))
-            for student in range(shape.count)
-        ]
+        mapped, states = list[Tensor](), rows
+        for student in range(shape.count):
+            read = students.inputs.enter(student, states if shape.is_chained else rows)
+            states = students.layers(read, attend, span=shape.span(student))
+            mapped.append(students.maps[student](states))
         for count, answers in enumerate(model.answers(model.read(rows, segments)), start=1):
-            pooled = POOL_FUNCTIONS[pooling](students.maps.total(states[:count]), segments)
+            said = mapped[count - 1] if shape.is_chained else torch.stack(mapped[:count]).sum(dim=0)
+            pooled = POOL_FUNCTIONS[pooling](said, segments)
             torch.testing.assert_close(answers, head.logits(pooled), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("pooling", "dense"), [("halves", False), ("mean", True)])
-def test_where_sums_are_not_linear_the_first_student_starts_with_the_own_head(pooling: str, dense: bool) -> None:
-    students, width = student_layers(), POOLED_STATES[pooling] * 16
+@pytest.mark.parametrize("shape", [SHAPE, CHAIN], ids=["parallel", "chain"])
+def test_where_sums_are_not_linear_students_start_with_the_own_head(
+    shape: StudentShape, pooling: str, dense: bool
+) -> None:
+    """In parallel only the first one does, and the others say nothing yet."""
+    students, width = student_layers(shape), POOLED_STATES[pooling] * 16
     more = {"dense_weight": torch.randn(width, width) / 4, "dense_bias": torch.randn(width)} if dense else {}
     head = Head(torch.randn(LABELS, width), torch.randn(LABELS), **more)
     model = TunableStudents(students, start_of(students, QUICK.recipe, head, pooling), pooling)
     states = model.read(*padded_rows([6, 4]))
     with torch.no_grad():
-        for answers in model.answers(states):
-            torch.testing.assert_close(answers, head.logits(model.of_first(states)))
+        each = states.chunk(shape.count, dim=-1)
+        for student, answers in enumerate(model.answers(states)):
+            torch.testing.assert_close(answers, head.logits(each[student if shape.is_chained else 0]))
 
 
 def test_narrow_students_of_a_dense_head_start_with_what_it_says_of_the_first_one_s_sum() -> None:
@@ -149,7 +162,7 @@ def test_narrow_students_of_a_dense_head_start_with_what_it_says_of_the_first_on
     model = TunableStudents(students, start_of(students, QUICK.recipe, head, "mean"), "mean")
     states = model.read(*padded_rows([6, 4]))
     with torch.no_grad():
-        expected = head.logits(students.maps[0](model.of_first(states)))
+        expected = head.logits(students.maps[0](model.whole(states)[0]))
         for answers in model.answers(states):
             torch.testing.assert_close(answers, expected, rtol=1e-4, atol=1e-5)
 
@@ -171,8 +184,9 @@ def test_narrow_students_of_pairs_start_near_the_own_head() -> None:
             torch.testing.assert_close(answers, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_heads_hold_the_scale_of_a_regression_once() -> None:
-    students, scale = student_layers(), (700.0, 120.0)
+@pytest.mark.parametrize("shape", [SHAPE, CHAIN], ids=["parallel", "chain"])
+def test_heads_hold_the_scale_of_a_regression_once(shape: StudentShape) -> None:
+    students, scale = student_layers(shape), (700.0, 120.0)
     start = TunedStudents(QUICK.recipe.identity(students.geometry, students.layers), random_heads("mean", 1))
     model = TunableStudents(students, start, "mean", scale)
     adapters, heads = model.tuned({name: one.detach() for name, one in model.trained().items()})
@@ -207,7 +221,7 @@ def task_of(kind: str, count: int = 24, shape: StudentShape = SHAPE) -> StudentT
 
 
 @pytest.mark.parametrize("kind", [CLASSIFICATION, REGRESSION])
-@pytest.mark.parametrize("shape", [SHAPE, NARROW], ids=["full width", "narrow"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_loss_counts_every_number_of_students_and_the_first_twice(shape: StudentShape, kind: str) -> None:
     task = task_of(kind, shape=shape)
     start = start_of(task.students, QUICK.recipe, task.head, "mean")
@@ -220,8 +234,10 @@ def test_the_loss_counts_every_number_of_students_and_the_first_twice(shape: Stu
     expected = 2 * losses[0] + losses[1] + losses[2]
     if kind == CLASSIFICATION:
         assert task.taught.states is not None
-        says = states[:, : shape.width] @ task.students.maps[0].weight.T + task.students.maps[0].bias
-        expected = expected + task.taught.states.distance(says, indices)
+        for student in range(shape.count if shape.is_chained else 1):
+            own, part = task.students.maps[student], slice(student * shape.width, (student + 1) * shape.width)
+            says = states[:, part] @ own.weight.T + own.bias
+            expected = expected + task.taught.states.distance(says, indices)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     found.backward()
     assert all(one.grad is not None for one in model.trained().values())

@@ -26,6 +26,7 @@ from backends.home import Home
 from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet
+from backends.root.student_shape import CHAINED, PARALLEL
 from bench.kit.layouts import ALL_LAYOUTS
 from bench.kit.random_students import random_students, student_adapters_of
 from row_errors import RowErrors
@@ -42,14 +43,22 @@ STUDENT_KINDS = [kind for kind in KINDS if kind not in ("entrance", "all")]
 POOLINGS = {"cls": "classification", "mean": "regression", NO_POOLING: "ner", PAIR_POOLING: "classification"}
 
 
-@pytest.fixture(scope="module", params=[HIDDEN, HIDDEN // 2, HIDDEN // 4], ids="{} wide".format)
+WIDTHS = {PARALLEL: (HIDDEN, HIDDEN // 2, HIDDEN // 4), CHAINED: (HIDDEN, HIDDEN // 2)}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(wiring, width) for wiring, widths in WIDTHS.items() for width in widths],
+    ids=lambda param: f"{param[0]}, {param[1]} wide",
+)
 def students(request: pytest.FixtureRequest, built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> StudentSet:
     """Beside a root of links, because the home is for reading only."""
     folder = tmp_path_factory.mktemp("root")
     for path in Path(built_home.root("tiny")).iterdir():
         if path.is_file():
             (folder / path.name).symlink_to(path)
-    return random_students(RootFolder(folder), COUNT, LAYERS, torch.Generator().manual_seed(SEED), request.param)
+    wiring, width = request.param
+    return random_students(RootFolder(folder), COUNT, LAYERS, torch.Generator().manual_seed(SEED), width, wiring)
 
 
 def random_head(chance: random.Random, labels: int, width: int) -> Head:
@@ -147,7 +156,7 @@ def test_all_layouts_give_the_same_answers(students: StudentSet, layout: str) ->
     batch.require_close(batch.run(layers, isolated=True), "fp32")
 
 
-def test_more_students_add_to_the_sum_of_the_first(students: StudentSet) -> None:
+def test_more_students_begin_with_the_first(students: StudentSet) -> None:
     """A student says the same whether others follow or not, and the hidden rows stay as they are for all."""
     artifacts, chance = random_artifacts(students, seed=7), random.Random(SEED + 8)
     layers = StudentLayers(students, StackSettings(dtype="fp32", num_slots=len(artifacts) + 1))
@@ -161,6 +170,8 @@ def test_more_students_add_to_the_sum_of_the_first(students: StudentSet) -> None
         assert torch.equal(got, expected)
     for each, hidden in zip(packed.micro_batches, before, strict=True):
         assert torch.equal(each.hidden, hidden)
+    if students.shape.is_chained:
+        return
     silent = {key: _without_last(artifact) for key, artifact in artifacts.items()}
     batch._artifacts = silent
     others = StudentLayers(students, StackSettings(dtype="fp32", num_slots=len(artifacts) + 1))

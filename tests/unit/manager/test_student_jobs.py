@@ -107,7 +107,9 @@ def test_students_are_replaced_only_where_that_is_wanted(jobs: Jobs) -> None:
 
 
 def test_a_killed_worker_s_job_goes_on(jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
-    jobs.stopped(jobs.make(), lambda step: step.phase == "distil student 1" and step.done == 5, KeyboardInterrupt())
+    jobs.stopped(
+        jobs.make(), lambda step: step.phase == "distil the chain of students" and step.done == 5, KeyboardInterrupt()
+    )
     making = jobs.submit(**jobs.make())
     steps: list[Step] = []
     registry = Registry.open(jobs.home)
@@ -115,11 +117,11 @@ def test_a_killed_worker_s_job_goes_on(jobs: Jobs, caplog: pytest.LogCaptureFixt
         JobContext(jobs.home, registry, Uploads(jobs.home), steps.append, map_here),
         stored_request(making.request),
     )
-    assert min(step.done for step in steps if step.phase == "distil student 1") > 2
+    assert min(step.done for step in steps if step.phase == "distil the chain of students") > 2
     assert jobs.run(making).state is JobState.DONE  # published, and then killed before it said so
 
 
-@pytest.mark.parametrize("phase", ["distil student 1", "tune"])
+@pytest.mark.parametrize("phase", ["distil the chain of students", "tune"])
 def test_nothing_of_a_cancelled_job_goes_live(jobs: Jobs, phase: str) -> None:
     request = jobs.make()
     if phase == "tune":

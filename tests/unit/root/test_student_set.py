@@ -19,7 +19,7 @@ from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from backends.root.student_set import StudentWeights, read_students, students_folder, write_students
-from backends.root.student_shape import StudentShape
+from backends.root.student_shape import CHAINED, PARALLEL, StudentShape
 from backends.storage import read_json, write_json
 from bench.kit.random_root import random_root
 from bench.kit.random_students import random_students
@@ -59,7 +59,7 @@ def test_students_are_read_as_they_were_written(root: RootFolder) -> None:
 
 def test_narrow_students_are_read_as_they_were_written(root: RootFolder) -> None:
     """With a map into their width, and as a format that releases before them do not read."""
-    read = random_students(root, COUNT, LAYERS, generator(), width=8)
+    read = random_students(root, COUNT, LAYERS, generator(), 8, PARALLEL)
     assert (read.shape.width, read.hidden_size) == (8, 16)
     assert read.geometry == replace(
         GEOMETRY, num_upper_layers=COUNT * LAYERS, hidden_size=8, intermediate_size=16, num_heads=1
@@ -69,8 +69,40 @@ def test_narrow_students_are_read_as_they_were_written(root: RootFolder) -> None
     for student, own in enumerate(read.inputs()):
         expected = hidden @ own.get_parameter("weight").T + own.get_parameter("bias")
         torch.testing.assert_close(read.inputs().enter(student, hidden), expected)
+    assert len(read.inputs()) == COUNT
     assert [each.get_parameter("weight").shape for each in read.maps()] == [(16, 8)] * COUNT
     assert random_students(root, COUNT, LAYERS, generator()).inputs().enter(0, hidden) is hidden
+
+
+@pytest.mark.parametrize("width", [16, 8])
+def test_chains_are_read_as_they_were_written(root: RootFolder, width: int) -> None:
+    """Only the first one of narrow students has a map into their width; the others read its states."""
+    read = random_students(root, COUNT, LAYERS, generator(), width)
+    assert read.shape == StudentShape(COUNT, LAYERS, width, CHAINED)
+    assert read_json(read.path / "manifest.json")["format_version"] == 3
+    inputs, states = read.inputs(), torch.randn(5, width, generator=generator())
+    assert len(inputs) == (1 if width < 16 else 0)
+    assert inputs.enter(1, states) is states
+    read.verify()
+
+
+def test_students_in_parallel_read_the_rows_and_say_a_sum() -> None:
+    shape, rows = StudentShape(COUNT, LAYERS, 16), torch.randn(5, 16, generator=generator())
+    states = list(shape.pass_each(rows, lambda student, hidden: hidden + student, COUNT))
+    for student, each in enumerate(states):
+        torch.testing.assert_close(each, rows + student)
+    for count, each in enumerate(shape.prefixes(states), start=1):
+        torch.testing.assert_close(each, torch.stack(states[:count]).sum(dim=0))
+    assert list(shape.whole) == [0]
+
+
+def test_students_of_a_chain_read_the_one_before_and_each_says_everything() -> None:
+    shape, rows = StudentShape(COUNT, LAYERS, 16, CHAINED), torch.randn(5, 16, generator=generator())
+    first, second = shape.pass_each(rows, lambda student, hidden: 2 * hidden + student, 2)
+    torch.testing.assert_close(first, 2 * rows)
+    torch.testing.assert_close(second, 4 * rows + 1)
+    assert shape.prefixes([first, second]) == [first, second]
+    assert list(shape.whole) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("width", "depth"), [(16, 2 / 3), (8, (2 * (4 * 64 + 2 * 8 * 16) + 16 * 8) / (3 * 2048))])
@@ -97,23 +129,16 @@ def test_layers_of_a_span_are_one_student(root: RootFolder) -> None:
         torch.testing.assert_close(layers(hidden, attend, span=students.shape.span(student)), expected)
 
 
-def test_totals_are_sums_of_mapped_states(root: RootFolder) -> None:
-    maps = random_students(root, COUNT, LAYERS, generator()).maps()
-    states = list(torch.randn(COUNT, 7, 16, generator=generator()))
-    for count in range(1, COUNT + 1):
-        expected = sum(each @ maps[k].weight.T + maps[k].bias for k, each in enumerate(states[:count]))
-        torch.testing.assert_close(maps.total(states[:count]), expected)
-
-
 def test_fingerprints_cover_weights_sizes_and_the_root(root: RootFolder, tmp_path: Path) -> None:
     first = random_students(root, COUNT, LAYERS, generator()).fingerprint
     other_root = random_root(tmp_path / "other", GEOMETRY, SEED + 1)
     others = [
         random_students(other_root, COUNT, LAYERS, generator()).fingerprint,
         random_students(root, LAYERS, COUNT, generator()).fingerprint,
+        random_students(root, COUNT, LAYERS, generator(), wiring=PARALLEL).fingerprint,
         random_students(root, COUNT, LAYERS, torch.Generator().manual_seed(SEED + 1)).fingerprint,
     ]
-    assert len({first, *others}) == 4
+    assert len({first, *others}) == 5
     assert random_students(root, COUNT, LAYERS, generator()).fingerprint == first
 
 

@@ -1,14 +1,15 @@
 """Students in the making: what they say together of a batch, and how far that is from the upper layers.
 
-Of a batch with the final states T of the upper layers, B_k the sum of the first k mapped students, s_k the states of
-student k, counted from 1:
+Of a batch with the final states T of the upper layers, s_k the states of student k, counted from 1, and B_k what the
+first k students say: in a chain map_k(s_k), in parallel the sum of their mapped states:
 
+    all together:           Σ_m mean((T - B_m)²) / Var(T)
     boosting of student k:  mean((T - B_(k-1) - map_k(s_k))²) / Var(T)
     stacking of student k:  mean((B_(k-1) - states in the middle of student k)²) / Var(B_(k-1))
-    all together:           Σ_m mean((T - B_m)²) / Var(T)
 
-Stacking lets the layers above the middle refine what earlier students say, as if they stood on top of them. The middle
-of a narrow student learns that through its map of inputs: what it would read, did it stand on them.
+Boosting and stacking are for students in parallel. Stacking lets the layers above the middle refine what earlier
+students say, as if they stood on top of them. The middle of a narrow student learns that through its map of inputs:
+what it would read, did it stand on them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Fidelity:
         return {"error": round(self.error, _DIGITS), "cosine": round(self.cosine, _DIGITS)}
 
 
-class Boosting(nn.Module):
+class LearningStudents(nn.Module):
     """The layers and maps of as many students as there can be, and the upper layers that they learn from."""
 
     def __init__(self, upper: UpperLayers, root: RootGeometry, shape: StudentShape) -> None:
@@ -63,28 +64,31 @@ class Boosting(nn.Module):
 
     @torch.no_grad()
     def start(self, student: int) -> None:
-        """Give a student its first weights: the first one the last upper layers, others those of the one before.
+        """Give a student its first weights.
 
-        The first says what its layers say; others say nothing yet, so that they never make the sum worse. Of narrow
-        ones the first has some of the channels of the upper layers.
+        Together a chain has the last upper layers, and the first one in parallel has these too: they say what these
+        layers say. Others in parallel are as the one before and say nothing yet, so that they never make the sum worse.
+        Narrow ones have some of the channels of the upper layers.
         """
         own = [self.layers.layers[index] for index in self.shape.span(student)]
-        if student == 0:
-            last = [*self._upper.layers][-self.shape.layers :]
-            sources = [narrowed_state(layer, self._root, self._own) for layer in last]
-        else:
+        is_copy = student not in self.shape.whole
+        if is_copy:
             sources = [self.layers.layers[index].state_dict() for index in self.shape.span(student - 1)]
+        else:
+            sources = [narrowed_state(layer, self._root, self._own) for layer in self._copied_by(student)]
         for layer, source in zip(own, sources, strict=True):
             layer.load_state_dict(source)
         kept = selecting(self._root.hidden_size, self._own.hidden_size)
         weight, bias = (self.maps[student].get_parameter(name) for name in ("weight", "bias"))
-        weight.zero_() if student else weight.copy_(kept.T)
+        weight.zero_() if is_copy else weight.copy_(kept.T)
         bias.zero_()
-        if len(self.inputs) and student:
+        if student >= len(self.inputs):
+            return
+        if is_copy:
             self.inputs[student].load_state_dict(self.inputs[student - 1].state_dict())
-        elif len(self.inputs):
-            self.inputs[0].get_parameter("weight").copy_(kept)
-            self.inputs[0].get_parameter("bias").zero_()
+        else:
+            self.inputs[student].get_parameter("weight").copy_(kept)
+            self.inputs[student].get_parameter("bias").zero_()
 
     def parameters_of(self, students: Sequence[int]) -> dict[str, nn.Parameter]:
         """Let these students learn and no others; return what learns, by name."""
@@ -92,7 +96,7 @@ class Boosting(nn.Module):
         found: dict[str, nn.Parameter] = {}
         for student in students:
             parts = {f"layers.{index}": self.layers.layers[index] for index in self.shape.span(student)}
-            if len(self.inputs):
+            if student < len(self.inputs):
                 parts[f"inputs.{student}"] = self.inputs[student]
             for name, part in {**parts, f"maps.{student}": self.maps[student]}.items():
                 found |= {f"{name}.{key}": one for key, one in part.named_parameters()}
@@ -101,13 +105,13 @@ class Boosting(nn.Module):
         return found
 
     def boosting_loss(self, batch: HiddenBatch, student: int, stacking_weight: float) -> Tensor:
-        """Compute the loss of one student, whose earlier ones are done."""
+        """Compute the loss of one student in parallel, whose earlier ones are done."""
         with mixed_precision(batch.hidden.device):
             with torch.no_grad():
                 target = self._target(batch)
-                before = self._sums(batch, student)[-1] if student else torch.zeros_like(target)
+                before = self._says(batch, student)[-1] if student else torch.zeros_like(target)
                 below = self.inputs.enter(student, before).float()
-            states = list(self._states(batch, student))
+            states = list(self._states(batch, student, batch.hidden))
             says = self.maps[student](states[-1])[batch.mask].float()
         loss = functional.mse_loss(says, target - before) / target.var()
         if student and self.shape.layers > 1 and stacking_weight:
@@ -120,8 +124,8 @@ class Boosting(nn.Module):
         with mixed_precision(batch.hidden.device):
             with torch.no_grad():
                 target = self._target(batch)
-            sums = self._sums(batch, count)
-        return torch.stack([functional.mse_loss(each, target) for each in sums]).sum() / target.var()
+            says = self._says(batch, count)
+        return torch.stack([functional.mse_loss(each, target) for each in says]).sum() / target.var()
 
     @torch.no_grad()
     def fidelity(self, texts: HiddenTexts, count: int, most: int | None = None) -> list[Fidelity]:
@@ -165,26 +169,35 @@ class Boosting(nn.Module):
 
     def _both(self, batch: HiddenBatch, count: int) -> tuple[Tensor, list[Tensor]]:
         with mixed_precision(batch.hidden.device):
-            return self._target(batch), self._sums(batch, count)
+            return self._target(batch), self._says(batch, count)
 
     def _target(self, batch: HiddenBatch) -> Tensor:
         """Shape: `[T, H]`."""
         states: Tensor = self._upper(batch.hidden, batch.attend(self._root.num_heads))
         return states[batch.mask].float()
 
-    def _sums(self, batch: HiddenBatch, count: int) -> list[Tensor]:
+    def _says(self, batch: HiddenBatch, count: int) -> list[Tensor]:
         """Compute what the first student says, the first two, and so on: `[T, H]` each."""
-        found: list[Tensor] = []
-        for student in range(count):
-            *_, states = self._states(batch, student)
-            says = self.maps[student](states)[batch.mask].float()
-            found.append(found[-1] + says if found else says)
-        return found
 
-    def _states(self, batch: HiddenBatch, student: int) -> Iterator[Tensor]:
-        """Yield the states after each layer of a student."""
-        attend, hidden = batch.attend(self._own.num_heads), self.inputs.enter(student, batch.hidden)
-        return self.layers.states(hidden, attend, span=self.shape.span(student))
+        def run(student: int, hidden: Tensor) -> Tensor:
+            *_, states = self._states(batch, student, hidden)
+            return states
+
+        each = enumerate(self.shape.pass_each(batch.hidden, run, count))
+        return self.shape.prefixes(self.maps[student](states)[batch.mask].float() for student, states in each)
+
+    def _states(self, batch: HiddenBatch, student: int, hidden: Tensor) -> Iterator[Tensor]:
+        """Yield the states after each layer of a student, of what it reads."""
+        attend, entered = batch.attend(self._own.num_heads), self.inputs.enter(student, hidden)
+        return self.layers.states(entered, attend, span=self.shape.span(student))
+
+    def _copied_by(self, student: int) -> list[nn.Module]:
+        """Return the upper layers that a student begins as: of the last ones, or spread where there are fewer."""
+        shape, upper = self.shape, [*self._upper.layers]
+        needed = shape.layers * len(shape.whole)
+        skipped, spread = len(upper) - needed, min(len(upper), needed)
+        copied = [upper[max(0, skipped) + index * spread // needed] for index in range(needed)]
+        return [copied[index] for index in shape.span(student)]
 
     def _freeze(self) -> None:
         for part in (self.layers, self.maps, self.inputs):
