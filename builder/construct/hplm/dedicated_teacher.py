@@ -8,10 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from backends.adapters.head import Head
 from backends.file_lock import locked_in_turn
@@ -20,7 +17,7 @@ from backends.root.store import RootFolder
 from backends.storage import json_checksum
 from builder.construct.hplm.dedicated import FINE_TUNING, Dedicated
 from builder.construct.hplm.rewriting import Rewriting
-from builder.construct.hplm.state_rows import find_rows, stored_rows
+from builder.construct.hplm.state_rows import as_float16, find_rows, stored_rows
 from builder.construct.hplm.states import remove_forgotten
 from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
 from builder.construct.hplm.tunable import pooling_for
@@ -36,7 +33,6 @@ from builder.settings.hplm import TuneSettings
 
 TEACHER_DATA_FORMAT = 3
 """The format of what a teacher hands on: 1 had answers, 2 states of all but words."""
-_LARGEST = torch.finfo(torch.float16).max
 REWRITING = Rewriting()
 UNLABELLED_PER_EXAMPLE = 3
 
@@ -81,7 +77,7 @@ class DedicatedTeacher:
             if known is None or states is None:
                 dedicated = self._model(data, pupil, report)
                 store = self._path("reading", {**of_examples, "head": dedicated.head.checksum})
-                encoded = ((_as_float16(each), None, None) for each in dedicated.read(examples, report))
+                encoded = ((as_float16(each), None, None) for each in dedicated.read(examples, report))
                 states = stored_rows(store, lambda: encoded)
                 known = {
                     "states": store.name,
@@ -148,10 +144,6 @@ def taught_examples(
 def _figures(dedicated: Dedicated) -> dict[str, float]:
     metric = dedicated.objective.main_metric
     return {f"teacher_dev_{metric}": round(dedicated.best.metrics[metric], 4)}
-
-
-def _as_float16(states: Tensor) -> npt.NDArray[np.float16]:
-    return states.clamp(-_LARGEST, _LARGEST).to(torch.float16).numpy()
 
 
 def _counted(num_unlabelled: int) -> dict[str, float]:

@@ -26,6 +26,7 @@ from backends.storage import check_file, disk_full_is_an_error, fsync_folder, re
 EncodedRow = tuple[npt.NDArray[np.float16], RowWords | None, int | None]
 """One text's hidden rows `[L, H]`, its words where requested, and a pair's first token of the second segment."""
 _HIDDEN = "hidden.f16"
+_LARGEST = torch.finfo(torch.float16).max
 _UNREADABLE = (CorruptFileError, OSError, ValueError, EOFError)
 
 
@@ -66,6 +67,11 @@ class StateRows(Sequence[Tensor]):
             return [None] * len(self)
         tables = np.split(self.word_table, self.word_offsets[1:-1])
         return [RowWords(*(np.ascontiguousarray(column) for column in table.T)) for table in tables]
+
+
+def as_float16(states: Tensor) -> npt.NDArray[np.float16]:
+    """Return states as they are stored; those that are too large become the largest."""
+    return states.clamp(-_LARGEST, _LARGEST).to(torch.float16).numpy()
 
 
 def stored_rows(store: Path, encode: Callable[[], Iterator[EncodedRow]]) -> StateRows:

@@ -7,12 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from backends.adapters.bank import read_artifact
-from backends.adapters.head import Head
 from backends.adapters.pooling import PAIR_POOLING
 from backends.adapters.student_adapters import StudentAdapters, StudentStep, write_student_adapters
 from backends.errors import ConflictError, InvalidArgumentError, TrainingDataError
@@ -24,9 +22,9 @@ from backends.root.student_set import StudentSet, read_students
 from backends.storage import file_checksum, json_checksum
 from builder.construct.hplm import trainable
 from builder.construct.hplm.build import leaks_shown
-from builder.construct.hplm.dedicated_teacher import taught_examples
+from builder.construct.hplm.dedicated_teacher import TEACHER_DATA_FORMAT, taught_examples
 from builder.construct.hplm.hplms import building_hplm, publish_linked, require_same_kind, with_live_leaks
-from builder.construct.hplm.state_rows import StateRows
+from builder.construct.hplm.state_rows import as_float16, stored_rows
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
 from builder.construct.hplm.tunable import EncodedSet, Tuned
@@ -37,7 +35,7 @@ from builder.construct.students.unchanged import students_unchanged
 from builder.construct.tasks.calibration import fit_temperature, labels_of
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import Example
-from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import STUDENTS_CHOSEN_BY, TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
@@ -154,21 +152,28 @@ class _Adding:
         return students, figures
 
     def _taught(self, train: EncodedSet) -> TeacherData:
-        """Return the hPLM's own answers, and what its head reads; of pairs, whose states are not learnt, only those."""
-        model, total = self._full_model(), len(train.targets)
+        """Return the hPLM's own answers, and what its head reads; of pairs, whose states are not learnt, only those.
+
+        What the head reads is kept for a day, for another try and for other students.
+        """
+        rows = stored_rows(self._reading, lambda: ((as_float16(each), None, None) for each in self._read(train)))
+        states = TeacherStates(self._artifact.head.to(torch.float32), rows, self._artifact.pooling)
+        is_learnt = self._artifact.pooling != PAIR_POOLING
+        return TeacherData(self.examples, states.answers(*NO_SCALE), states if is_learnt else None)
+
+    @property
+    def _reading(self) -> Path:
+        """The folder of what the hPLM's head reads of these examples."""
+        named = {**self._teaching, "examples": repr(self.examples), "format": TEACHER_DATA_FORMAT}
+        return self._home.states / f".reading-{json_checksum(named)}"
+
+    def _read(self, train: EncodedSet) -> Sequence[Tensor]:
+        total = len(train.targets)
 
         def answered(done: int, _: int) -> None:
             self._report(Step("answer with all layers", done, total))
 
-        read = trainable.read(model, self._objective, train, self._upper.device, answered)
-        with torch.no_grad():
-            answers = [model.answer(states.to(self._upper.device)).cpu() for states in read]
-        states = (
-            None
-            if self._artifact.pooling == PAIR_POOLING
-            else states_of(self._artifact.head, self._artifact.pooling, read)
-        )
-        return TeacherData(self.examples, answers, states)
+        return trainable.read(self._full_model(), self._objective, train, self._upper.device, answered)
 
     def _full_model(self) -> trainable.TrainableModel:
         artifact = self._artifact
@@ -181,14 +186,21 @@ class _Adding:
         objective = self._objective
         return round(objective.metrics(answers, self._task.dev.targets)[objective.main_metric], _DIGITS)
 
+    @property
+    def _teaching(self) -> dict[str, Any]:
+        """Name all that the hPLM's own answers depend on."""
+        return {
+            "live": file_checksum(self._home.path / self._live.folder / "manifest.json"),
+            "tables": [file_checksum(self._home.path / each / "header.json") for each in self._live.domain.folders],
+        }
+
     def _inputs(self, request: AddStudents) -> dict[str, Any]:
         """Return all that the tuning depends on."""
         files = [request.train, request.dev, *([request.unlabelled] if request.unlabelled else [])]
         return {
             "set": self._set.fingerprint,
             "depth": self._set.depth,
-            "live": file_checksum(self._home.path / self._live.folder / "manifest.json"),
-            "tables": [file_checksum(self._home.path / each / "header.json") for each in self._live.domain.folders],
+            **self._teaching,
             "files": [file_checksum(path) for path in files],
             "settings": asdict(self._settings),
         }
@@ -224,15 +236,6 @@ def _with_labels_of(live: HplmEntry, data: TaskData, file: Path) -> TaskData:
     if unknown := [label for label in data.labels if label not in live.labels]:
         raise TrainingDataError(f"{file} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
     return TaskData(data.task, live.labels, data.train, data.dev, data.test, data.leaks)
-
-
-def states_of(head: Head, pooling: str, read: Sequence[Tensor]) -> TeacherStates:
-    """Keep in memory what a head reads of each text: `[m, P]` each."""
-    lengths = np.array([len(states) for states in read], np.int64)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    largest = torch.finfo(torch.float16).max
-    hidden = torch.cat(list(read)).clamp(-largest, largest).to(torch.float16).numpy()
-    return TeacherStates(head, StateRows(hidden, offsets, lengths), pooling)
 
 
 def _temperature(objective: Objective[Any], answers: Sequence[Tensor], dev: EncodedSet) -> float:

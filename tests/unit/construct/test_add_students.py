@@ -103,6 +103,30 @@ def test_students_are_a_version_with_the_same_weights(
     assert rolled.best_students == 0 and read_student_adapters(tiny_home.path / rolled.folder) is None
 
 
+def test_an_hplm_is_asked_once_for_what_all_students_learn(
+    tiny_home: Home, students: StudentSet, files: tuple[Path, Path]
+) -> None:
+    """Another set learns the same, and so does another try; other texts are asked for anew."""
+    phase, seen = "answer with all layers", list[Step]()
+
+    def asked(**changes: Any) -> bool:
+        seen.clear()
+        add(tiny_home, files, report=seen.append, **changes)
+        return any(step.phase == phase for step in seen)
+
+    assert asked()
+    first = stored(tiny_home, Registry.open(tiny_home).hplm(TOPIC))
+    assert not asked()
+    again = stored(tiny_home, Registry.open(tiny_home).hplm(TOPIC))
+    for name, tensor in first.adapters.named().items():
+        assert torch.equal(again.adapters.named()[name], tensor)
+    random_students(RootFolder(tiny_home.root("tiny")), 1, 1, torch.Generator().manual_seed(SEED + 1))
+    assert not asked()
+    extra = files[0].with_name("extra.txt")
+    extra.write_text("the barley was cut in the rain\n" * 3 + "a ewe and her lamb\n")
+    assert asked(unlabelled=extra)
+
+
 @pytest.mark.parametrize(
     ("write", "task"), [(write_tagged, "ner"), (write_pairs, "classification"), (write_values, "regression")]
 )

@@ -23,9 +23,9 @@ from backends.root.student_set import StudentWeights
 from backends.root.student_shape import CHAINED, StudentShape
 from backends.root.upper import UpperLayers
 from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
-from builder.construct.hplm.teacher_data import TeacherData
+from builder.construct.hplm.state_rows import StateRows
+from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
 from builder.construct.hplm.tunable import EncodedSet, new_head
-from builder.construct.students.add import states_of
 from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents, start_of
 from builder.construct.students.tune import PrefixTrainer, StudentTask, answers_of, best_count, tune_students
 from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
@@ -214,7 +214,8 @@ def task_of(kind: str, count: int = 24, shape: StudentShape = SHAPE) -> StudentT
     objective: Objective[Any] = objective_of(data)
     head = new_head(objective.num_outputs, 16)
     answers = [torch.randn(1, objective.num_outputs) * objective.scale[1] + objective.scale[0] for _ in examples]
-    states = states_of(head, "mean", [torch.randn(1, 16) for _ in examples])
+    read = torch.randn(len(examples), 16).half().numpy()
+    states = TeacherStates(head, StateRows(read, np.arange(len(read) + 1), np.ones(len(read), np.int64)), "mean")
     taught = TeacherData(examples, answers, states)
     train = encoded(objective, examples)
     return StudentTask(student_layers(shape), objective, head, "mean", train, taught, train)
