@@ -4,12 +4,13 @@ Each set is made once, from the same texts with the same steps, and kept in `--c
 finds it. What all students of a set say together is compared with the upper layers' states, on texts of the corpus that
 were held out, and on those of `--foreign`, of other corpora. `error` is a share of the variance of these states.
 
-- chained: as `hplm students make` makes them; each reads what the one before computed;
-- deep: one student in place of several in a chain;
+- chained: as `hplm students make` makes them; each reads what the one before computed, and together they are the first
+  upper layers, as they are;
+- deep: one student that began as the last upper layers, and learned to say what all upper layers say;
 - boosted: students in parallel, each of which says what those before it do not;
 - unstacked: the same, but no middle layer learns to say what earlier students say; only where they have two layers;
 - bagged: students in parallel, each of which learned by itself to say what the upper layers say;
-- exits: as many of the first upper layers, as they are, with a map to the last ones' states;
+- exits: one student in place of all of a chain;
 - narrow: chained, half as wide, so each costs about a quarter.
 
 `second_over_first` is what a second student leaves of the first one's error. Those that begin with `chained_over` are
@@ -36,7 +37,7 @@ from builder.construct.training.corpus import whole_corpus
 from builder.settings.students import StudentSettings
 
 _NARROW = "narrow"
-BESIDE = (DEEP, BOOSTED, UNSTACKED, BAGGED, EXITS)
+BESIDE = (EXITS, DEEP, BOOSTED, UNSTACKED, BAGGED)
 _FOREIGN_TEXTS = 400
 FULL = StudentSettings(count=2)
 QUICK = StudentSettings(count=2, layers=1, steps=10, max_texts=300)

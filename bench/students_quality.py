@@ -6,8 +6,7 @@ the best number of students is chosen on the dev texts. What the tables lack is 
 
 Beside them, with the first seed and at the arithmetic of all students together:
 
-- exits: as many of the first upper layers, as they are, with a map to the last ones' states, adapters and a head of
-  their own; they cost more than narrow students (`--width`);
+- exits: one student in place of all of a chain;
 - bagged: students in parallel, each of which learned by itself to say what the upper layers say;
 - boosted: students in parallel, each of which learned to say what those before it do not.
 

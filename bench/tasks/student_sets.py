@@ -1,11 +1,11 @@
 """Student sets of one root, each made once: the chained ones, and others of equal arithmetic to compare them with.
 
-- chained: as `hplm students make` makes them, each reads what the one before computed;
-- deep: one student in place of several in a chain;
+- chained: as `hplm students make` makes them, each reads what the one before computed; together they are the first
+  upper layers, as they are;
+- exits: one student in place of all of a chain;
+- deep: one student that began as the last upper layers, and learned to say what all upper layers say;
 - boosted: students in parallel, each of which learned to say what those before it do not; unstacked: the same, but no
   middle layer learned to say what earlier ones say;
-- exits: as many of the first upper layers, as they are, with a map to the last ones' states; they cost more than narrow
-  students;
 - bagged: students in parallel, each of which learned by itself to say what the upper layers say.
 """
 
@@ -26,7 +26,6 @@ from backends.root.student_set import StudentSet, StudentWeights, students_folde
 from backends.root.student_shape import PARALLEL, StudentShape
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum, publishing
-from bench.kit.state_map import StateMap
 from builder.construct.hplm.states import StateCache
 from builder.construct.students.hidden_texts import HiddenTexts
 from builder.construct.students.learning import Fidelity, LearningStudents
@@ -37,10 +36,9 @@ from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.students import MakeStudents
 from builder.settings.students import StudentSettings
 
-CHAINED, DEEP, BOOSTED, UNSTACKED, EXITS, BAGGED = "chained", "deep", "boosted", "unstacked", "exits", "bagged"
+CHAINED, EXITS, DEEP, BOOSTED, UNSTACKED, BAGGED = "chained", "exits", "deep", "boosted", "unstacked", "bagged"
 LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
-_FITTED_TEXTS = 1_000
 
 
 class Sets:
@@ -89,12 +87,12 @@ class Sets:
     def chained(self, folder: Path) -> None:
         shutil.copytree(self._made(self.settings).path, folder, dirs_exist_ok=True)
 
+    def exits(self, folder: Path) -> None:
+        shutil.copytree(self._made(self._one(self.settings)).path, folder, dirs_exist_ok=True)
+
     def deep(self, folder: Path) -> None:
         """One student with the layers, and the steps, of all."""
-        shape = self.shape
-        deep = replace(
-            self.settings, count=1, layers=shape.count * shape.layers, steps=shape.count * self.settings.steps
-        )
+        deep = replace(self._one(self._parallel), steps=self.shape.count * self.settings.steps)
         shutil.copytree(self._made(deep).path, folder, dirs_exist_ok=True)
 
     def boosted(self, folder: Path) -> None:
@@ -103,17 +101,6 @@ class Sets:
     def unstacked(self, folder: Path) -> None:
         made = self._made(replace(self._parallel, stacking_weight=0.0))
         shutil.copytree(made.path, folder, dirs_exist_ok=True)
-
-    def exits(self, folder: Path) -> None:
-        """The first upper layers, and the linear map of their states that comes nearest to the last ones'."""
-        shape = StudentShape(1, self.shape.count * self.shape.layers, self._root.geometry.hidden_size)
-        made, upper = StudentWeights.untrained(shape, self._root.geometry), self._root.upper()
-        for own, source in zip(made.layers.layers, upper.layers, strict=False):
-            own.load_state_dict(source.state_dict())
-        texts = self.hidden_texts(self.corpus().sample(_FITTED_TEXTS), "corpus")
-        nearest = StateMap.nearest(upper, shape.layers, texts, self._root.geometry.num_heads)
-        nearest.put_into(made.maps[0])
-        write_students(folder, self._root, shape, made)
 
     def bagged(self, folder: Path) -> None:
         """Students that each learned alone, from texts in an order of its own; together they say their mean."""
@@ -125,8 +112,12 @@ class Sets:
                 made.layers.layers[index].load_state_dict(source.state_dict())
             if len(inputs := alone.inputs()):
                 made.inputs[student].load_state_dict(inputs[0].state_dict())
-            StateMap.of(alone.maps()[0]).part(shape.count).put_into(made.maps[student])
+            says = {name: tensor / shape.count for name, tensor in alone.maps()[0].state_dict().items()}
+            made.maps[student].load_state_dict(says)
         write_students(folder, self._root, shape, made)
+
+    def _one(self, settings: StudentSettings) -> StudentSettings:
+        return replace(settings, count=1, layers=self.shape.count * self.shape.layers)
 
     def corpus(self) -> Corpus:
         """What students learn from; its held-out texts are those that `hplm students make` measures with."""
@@ -158,10 +149,10 @@ class Sets:
 _KINDS: Mapping[str, Callable[[Sets, Path], None]] = MappingProxyType(
     {
         CHAINED: Sets.chained,
+        EXITS: Sets.exits,
         DEEP: Sets.deep,
         BOOSTED: Sets.boosted,
         UNSTACKED: Sets.unstacked,
-        EXITS: Sets.exits,
         BAGGED: Sets.bagged,
     }
 )

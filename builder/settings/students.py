@@ -23,17 +23,18 @@ _ROUNDING = 1e-9
 class StudentSettings:
     """The number, the depth and the width of students, how they are wired, and how long and how they learn.
 
-    In a chain a student reads what the one before computed; `parallel` ones all read the root's hidden rows, and say
-    together what a chain's say by themselves. A chain measures nearer to the upper layers.
+    In a chain a student reads what the one before computed, and together they are the root's first upper layers;
+    `parallel` ones all read the root's hidden rows, and add up. Answers by a chain measure better.
 
     Without a `count`, there are as many students as lower the error on held-out texts by more than `least_gain` of
     itself, and cost no more than three quarters of the upper layers together. Without a `width` they are as wide as the
     root's hidden rows; narrower ones begin with a map into their own width.
 
-    A chain learns together, `steps` for each student. In parallel each learns for `steps`, then all of them together
-    for `joint_share` as many. Of the batches of later ones, `hard_share` are drawn from the `hard_texts` share of texts
-    that those before them say worst; by default none are, which measures better. `stacking_weight` is how much it
-    counts that the middle of a later student says what all earlier ones say; students of one layer have no middle.
+    A chain as wide as the hidden rows learns nothing; a narrow one learns together, `steps` for each student. In
+    parallel each learns for `steps`, then all of them together for `joint_share` as many. Of the batches of later ones,
+    `hard_share` are drawn from the `hard_texts` share of texts that those before them say worst; by default none are,
+    which measures better. `stacking_weight` is how much it counts that the middle of a later student says what all
+    earlier ones say; students of one layer have no middle.
 
     `pair_share` of the texts are made into pairs, since some tasks are about them.
     """

@@ -1,4 +1,7 @@
-"""Distillation of students: a chain learns together; in parallel one after the other learns what is not said yet.
+"""Distillation of students: in parallel one after the other learns what is not said yet; a narrow chain together.
+
+A chain as wide as the hidden rows is the first upper layers as they are. Adapters that are tuned in these answer better
+than in layers that have learned to say what the upper layers say.
 
 Each training has a checkpoint of its own beside the root, which stays until the set is published: an interrupted
 distillation passes over the students that are done.
@@ -28,6 +31,8 @@ _JOINT_RATE_SHARE = 0.3
 _JOINT = "together"
 _CHAIN_PHASE, _JOINT_PHASE = "distil the chain of students", "distil all students together"
 _WATCHED_TEXTS = 64
+FITTED_TEXTS = 1_000
+"""By which the maps of a chain are fitted."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,13 @@ class StudentDistiller:
         return self._run_chain() if self._students.shape.is_chained else self._run_parallel()
 
     def _run_chain(self) -> Distilled:
-        students, settings = self._students, self._settings
-        most = students.shape.count
+        students, most, texts = self._students, self._students.shape.count, min(FITTED_TEXTS, len(self._texts))
         for student in range(most):
             students.start(student)
-        seconds = self._learn_together(_CHAIN_PHASE, most, most * settings.steps, 1.0)
+        students.fit_maps(self._texts, texts, lambda done: self._report(Step("fit the maps of students", done, texts)))
+        seconds = 0.0
+        if len(students.inputs):
+            seconds = self._learn_together(_CHAIN_PHASE, most, most * self._settings.steps, 1.0)
         fidelity, count = students.fidelity(self._held_out, most), 1
         while count < most and not self._brings_little(count, fidelity[count - 1].error, fidelity[count].error):
             count += 1

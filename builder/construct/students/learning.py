@@ -15,7 +15,7 @@ what it would read, did it stand on them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,8 +28,9 @@ from backends.root.student_set import StudentWeights
 from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
 from builder.construct.students.hidden_texts import HiddenBatch, HiddenTexts
+from builder.construct.students.least_squares import LeastSquares
 from builder.construct.students.narrowing import narrowed_state, selecting
-from builder.construct.training.device import mixed_precision
+from builder.construct.training.device import device_of, mixed_precision
 
 _DIGITS = 5
 
@@ -66,9 +67,9 @@ class LearningStudents(nn.Module):
     def start(self, student: int) -> None:
         """Give a student its first weights.
 
-        Together a chain has the last upper layers, and the first one in parallel has these too: they say what these
-        layers say. Others in parallel are as the one before and say nothing yet, so that they never make the sum worse.
-        Narrow ones have some of the channels of the upper layers.
+        A chain has the first upper layers, which read the same rows. The first one in parallel has the last upper
+        layers, and says what these say; others are as the one before and say nothing yet, so that they never make the
+        sum worse. Narrow ones have some of the channels of the upper layers.
         """
         own = [self.layers.layers[index] for index in self.shape.span(student)]
         is_copy = student not in self.shape.whole
@@ -89,6 +90,21 @@ class LearningStudents(nn.Module):
         else:
             self.inputs[student].get_parameter("weight").copy_(kept)
             self.inputs[student].get_parameter("bias").zero_()
+
+    @torch.no_grad()
+    def fit_maps(self, texts: HiddenTexts, most: int, report: Callable[[int], None]) -> None:
+        """Let each student of a chain say what comes nearest to the upper layers' states, on the first texts."""
+        width, hidden_size = self._own.hidden_size, self._root.hidden_size
+        fits = [LeastSquares(width, hidden_size, device_of(self.layers)) for _ in self.maps]
+        done = 0
+        for indices, batch in texts.all(most):
+            with mixed_precision(batch.hidden.device):
+                target, states = self._target(batch), [*self._states_of_each(batch, len(fits))]
+            for fit, each in zip(fits, states, strict=True):
+                fit.add(each[batch.mask].float(), target)
+            report(done := done + len(indices))
+        for fit, own in zip(fits, self.maps, strict=True):
+            fit.solve_into(own)
 
     def parameters_of(self, students: Sequence[int]) -> dict[str, nn.Parameter]:
         """Let these students learn and no others; return what learns, by name."""
@@ -178,13 +194,15 @@ class LearningStudents(nn.Module):
 
     def _says(self, batch: HiddenBatch, count: int) -> list[Tensor]:
         """Compute what the first student says, the first two, and so on: `[T, H]` each."""
+        each = zip(self.maps, self._states_of_each(batch, count), strict=False)
+        return self.shape.prefixes(own(states)[batch.mask].float() for own, states in each)
 
+    def _states_of_each(self, batch: HiddenBatch, count: int) -> Iterator[Tensor]:
         def run(student: int, hidden: Tensor) -> Tensor:
             *_, states = self._states(batch, student, hidden)
             return states
 
-        each = enumerate(self.shape.pass_each(batch.hidden, run, count))
-        return self.shape.prefixes(self.maps[student](states)[batch.mask].float() for student, states in each)
+        return self.shape.pass_each(batch.hidden, run, count)
 
     def _states(self, batch: HiddenBatch, student: int, hidden: Tensor) -> Iterator[Tensor]:
         """Yield the states after each layer of a student, of what it reads."""
@@ -192,12 +210,13 @@ class LearningStudents(nn.Module):
         return self.layers.states(entered, attend, span=self.shape.span(student))
 
     def _copied_by(self, student: int) -> list[nn.Module]:
-        """Return the upper layers that a student begins as: of the last ones, or spread where there are fewer."""
-        shape, upper = self.shape, [*self._upper.layers]
-        needed = shape.layers * len(shape.whole)
-        skipped, spread = len(upper) - needed, min(len(upper), needed)
-        copied = [upper[max(0, skipped) + index * spread // needed] for index in range(needed)]
-        return [copied[index] for index in shape.span(student)]
+        """Return the upper layers that a student begins as; they are spread where there are fewer than it has."""
+        upper, needed = [*self._upper.layers], self.shape.layers * len(self.shape.whole)
+        if not self.shape.is_chained:
+            upper = upper[-needed:]
+        spread = min(len(upper), needed)
+        copied = [upper[index * spread // needed] for index in range(needed)]
+        return [copied[index] for index in self.shape.span(student)]
 
     def _freeze(self) -> None:
         for part in (self.layers, self.maps, self.inputs):

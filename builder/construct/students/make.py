@@ -17,7 +17,13 @@ from backends.storage import json_checksum, publishing
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.states import StateCache
 from builder.construct.root.augment import Pairing
-from builder.construct.students.distil import Distilled, StudentDistiller, checkpoint_path, checkpoint_paths
+from builder.construct.students.distil import (
+    FITTED_TEXTS,
+    Distilled,
+    StudentDistiller,
+    checkpoint_path,
+    checkpoint_paths,
+)
 from builder.construct.students.hidden_texts import HiddenTexts
 from builder.construct.students.learning import LearningStudents
 from builder.construct.students.unchanged import students_unchanged
@@ -96,7 +102,8 @@ class _Making:
     def run(self) -> tuple[Distilled, LearningStudents]:
         settings, geometry = self.request.settings, self.root.geometry
         shape = settings.shape(geometry)
-        learnt, held_out = self._texts()
+        learns = shape.is_narrow(geometry.hidden_size) or not shape.is_chained
+        learnt, held_out = self._texts(settings.max_texts if learns else FITTED_TEXTS)
         device = training_device(self.request.device)
         texts, measured = (
             HiddenTexts(self._rows(some, what), device) for some, what in ((learnt, "corpus"), (held_out, "held-out"))
@@ -129,7 +136,7 @@ class _Making:
             return None
         return found
 
-    def _texts(self) -> tuple[list[Text], list[Text]]:
+    def _texts(self, most: int) -> tuple[list[Text], list[Text]]:
         """Return the texts to learn from, and those held out, some of both made into pairs."""
         settings = self.request.settings
         corpus = split_corpus(self.corpus, None)
@@ -137,7 +144,7 @@ class _Making:
             raise InvalidArgumentError(
                 f"the corpus has {corpus.num_texts + len(corpus.held_out)} texts; students need at least {MIN_TEXTS}"
             )
-        learnt = corpus.sample(settings.max_texts)
+        learnt = corpus.sample(most)
         if not learnt:
             raise InvalidArgumentError(
                 "the corpus repeats itself: no text is left besides those held out to measure with"

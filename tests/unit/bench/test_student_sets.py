@@ -13,6 +13,7 @@ import torch
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.student_set import read_students
+from backends.root.student_shape import PARALLEL
 from bench.kit.tiny_home import write_corpus
 from bench.student_sets import BESIDE, figures_of, measured_sets
 from bench.students_quality import QUICK
@@ -48,7 +49,7 @@ def test_bagged_students_say_their_mean(sets: Sets, tiny_home: Home, width: int 
     made = sets.installed("bagged")
     bagged, inputs = made.maps(), made.inputs().state_dict()
     for number, own in enumerate(bagged):
-        alone = sets._made(replace(sets.settings, count=1, seed=sets.settings.seed + number))
+        alone = sets._made(replace(sets.settings, wiring=PARALLEL, count=1, seed=sets.settings.seed + number))
         for name, tensor in alone.inputs().state_dict().items():
             assert torch.equal(inputs[name.replace("0.", f"{number}.", 1)], tensor)
         one, other = (says.get_parameter("weight") for says in (own, alone.maps()[0]))
@@ -78,7 +79,7 @@ def test_a_set_is_measured_as_it_was_when_it_was_made(sets: Sets, tmp_path: Path
     foreign = write_corpus(tmp_path / "foreign.txt", 60, seed=9)
     rows = measured_sets(sets, BESIDE, None, [foreign])
     assert [(row["set"], row["students"]) for row in rows] == [
-        (kind, 1) for kind in ("chained", "deep", "boosted", "bagged", "exits")
+        (kind, 1) for kind in ("chained", "exits", "deep", "boosted", "bagged")
     ]
     assert [row["share of the upper layers"] for row in rows] == [0.5] * 5
     for of_made, of_row in zip(made.fidelity, rows, strict=False):

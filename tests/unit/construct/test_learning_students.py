@@ -130,15 +130,27 @@ def said(made: LearningStudents, students: list[list[Tensor]], count: int) -> Te
 
 
 @pytest.mark.parametrize("width", [16, 8])
-def test_a_chain_starts_as_the_last_upper_layers(width: int) -> None:
-    """Three students of one layer: together the last three of four, of narrow ones some channels."""
-    made, hidden = learning(layers=1, width=width, wiring=CHAINED), hidden_texts().batch(np.arange(5)).hidden
-    step = 16 // width
-    for own, source in zip(made.layers.layers, [*made._upper.layers][1:], strict=True):
+def test_a_chain_starts_as_the_first_upper_layers(width: int) -> None:
+    """Three students of one layer: the first three of four, of narrow ones some channels."""
+    made, step = learning(layers=1, width=width, wiring=CHAINED), 16 // width
+    for own, source in zip(made.layers.layers, [*made._upper.layers][:3], strict=True):
         assert torch.equal(own.ffn_out.weight, source.ffn_out.weight[::step, ::step])
     assert len(made.inputs) == (width < 16)
-    for own in made.maps:
-        torch.testing.assert_close(own(hidden[..., ::step])[..., ::step], hidden[..., ::step])
+
+
+@pytest.mark.parametrize("width", [16, 8])
+def test_maps_of_a_chain_say_what_comes_nearest_to_the_upper_layers(width: int) -> None:
+    made, texts = shaken(learning(width=width, wiring=CHAINED)), hidden_texts(40)
+    done: list[int] = []
+    made.fit_maps(texts, 30, done.append)
+    assert done[-1] == 30
+    batch = texts.batch(np.arange(30))
+    rows = [alone(made, batch, row) for row in range(30)]
+    target = torch.cat([one for one, _ in rows])
+    for student, own in enumerate(made.maps):
+        states = torch.cat([students[student][-1] for _, students in rows])
+        best = torch.linalg.lstsq(torch.cat([states, torch.ones(len(states), 1)], dim=1), target).solution
+        torch.testing.assert_close(own(states), states @ best[:-1] + best[-1], rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("wiring", [PARALLEL, CHAINED])

@@ -88,12 +88,23 @@ def test_narrow_students_of_a_root_are_published(tiny_home: Home, corpus: Path) 
     assert made(tiny_home, corpus=[corpus], steps=60, layers=2, width=32).fingerprint == found.fingerprint
 
 
-@pytest.mark.parametrize(("layers", "width"), [(1, 64), (2, 32)])
-def test_a_chain_is_published_and_an_interrupted_one_goes_on(
-    tiny_home: Home, corpus: Path, layers: int, width: int
-) -> None:
+def test_a_chain_is_the_first_upper_layers(tiny_home: Home, corpus: Path) -> None:
+    seen: list[Step] = []
+    found = made(tiny_home, corpus=[corpus], wiring=CHAINED, report=seen.append)
+    assert found.shape == StudentShape(2, 1, 64, CHAINED) and {step.phase for step in seen} == {
+        "look up the corpus texts",
+        "look up the held-out texts",
+        "fit the maps of students",
+    }
+    for name, weights in RootFolder(tiny_home.root("tiny")).upper().state_dict().items():
+        assert torch.equal(found.layers().state_dict()[name], weights)
+    assert 10 * found.fidelity[1]["error"] < found.fidelity[0]["error"] < 0.9  # both together are all of its layers
+    assert made(tiny_home, corpus=[corpus], wiring=CHAINED).fingerprint == found.fingerprint
+
+
+def test_a_narrow_chain_learns_and_an_interrupted_one_goes_on(tiny_home: Home, corpus: Path) -> None:
     """All of it learns at once, for twice the steps of one student."""
-    changes: dict[str, Any] = {"wiring": CHAINED, "layers": layers, "width": width, "steps": 40, "corpus": [corpus]}
+    changes: dict[str, Any] = {"wiring": CHAINED, "layers": 2, "width": 32, "steps": 40, "corpus": [corpus]}
 
     def killed(step: Step) -> None:
         if step.phase == CHAIN_PHASE and step.done == 50:
@@ -106,7 +117,7 @@ def test_a_chain_is_published_and_an_interrupted_one_goes_on(
     found = made(tiny_home, report=seen.append, **changes)
     done = [step.done for step in seen if step.phase == CHAIN_PHASE]
     assert done[0] > 40 and done[-1] == 80
-    assert found.shape == StudentShape(2, layers, width, CHAINED)
+    assert found.shape == StudentShape(2, 2, 32, CHAINED)
     assert all(0 < each["error"] < 0.9 for each in found.fidelity)
     assert not any(path.exists() for path in checkpoint_paths(tiny_home.root("tiny")))
     assert made(tiny_home, replace=True, **{**changes, "seed": 18}).fingerprint != found.fingerprint
@@ -139,7 +150,7 @@ def test_students_that_bring_little_are_dropped(
     tiny_home: Home, corpus: Path, monkeypatch: pytest.MonkeyPatch, wiring: Wiring
 ) -> None:
     monkeypatch.setattr(StudentSettings, "shape", lambda self, root: StudentShape(2, 1, root.hidden_size, wiring))
-    assert made(tiny_home, corpus=[corpus], count=None, least_gain=0.9).shape.count == 1
+    assert made(tiny_home, corpus=[corpus], count=None, least_gain=1.0).shape.count == 1
     assert made(tiny_home, corpus=[corpus], count=None, least_gain=0.0, steps=40, replace=True).shape.count == 2
 
 

@@ -28,7 +28,7 @@ from builder.progress import Step
 from builder.requests.base import UploadKind
 from builder.requests.jobs import stored_request
 
-SETTINGS = {"count": 1, "layers": 1, "steps": 6, "tokens_per_batch": 256, "checkpoint_every": 2}
+SETTINGS = {"count": 1, "layers": 1, "width": 32, "steps": 6, "tokens_per_batch": 256, "checkpoint_every": 2}
 TUNE = {"epochs": 1, "recipe": {"rank": 4}}
 
 
@@ -89,7 +89,7 @@ def test_students_are_made_and_then_added(jobs: Jobs) -> None:
     assert waits_for(adding, unfinished) == [making.id] and [job.id for job in ready(unfinished)] == [making.id]
     made = jobs.run(making).result
     assert made is not None and (made["students"], made["layers"], made["live"]) == (1, 1, True)
-    assert (made["width"], made["depth"]) == (64, 0.5)
+    assert (made["width"], made["depth"]) == (32, 0.15625)
     assert made["fidelity"][0].keys() == {"cosine", "error"}
     added = jobs.run(adding).result
     assert added is not None and added["version"] == 2
