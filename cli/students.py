@@ -55,7 +55,9 @@ def make(
             "add up. \\[default: chained]"
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Distillation steps of each. \\[default: 700]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Distillation steps of each narrow or parallel one. \\[default: 700]")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate. \\[default: 0.002]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random. \\[default: 17]")] = None,
     replace: Annotated[
@@ -66,9 +68,10 @@ def make(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Distil a root's students, which all its hPLMs share: any number of them learns to say what all layers say.
+    """Make a root's students, which all its hPLMs share: its first upper layers, in a chain.
 
-    Takes minutes; when it is interrupted, the same command goes on where it was.
+    Narrow and parallel ones are distilled, which takes minutes; when it is interrupted, the same command goes on where
+    it was.
     """
     from builder.construct.students.make import make_students
     from builder.requests.students import MakeStudents

@@ -16,7 +16,7 @@ from builder.settings.students import StudentSettings
 
 
 class MakeStudents(RootedRequest):
-    """Distil a root's students, short stacks of layers that all its hPLMs share.
+    """Make a root's students, short stacks of layers that all its hPLMs share.
 
     Students that the root has already are replaced only where `replace` says so: hPLMs' adapters for them are of no use
     then.
