@@ -101,7 +101,8 @@ class StudentDistiller:
 
     def _brings_little(self, student: int, before: float, reached: float) -> bool:
         """Whether a student, counted from 0, is dropped: it lowers the error too little, and no number was given."""
-        if self._settings.count is not None or reached <= (1 - self._settings.least_gain) * before:
+        is_wanted = student == 0 or self._settings.count is not None
+        if is_wanted or reached <= (1 - self._settings.least_gain) * before:
             return False
         note = f"dropped: it lowers the error from {before:.4f} to {reached:.4f} only"
         self._report(Step(_phase(student), self._settings.steps, self._settings.steps, note))
