@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from backends.errors import NotFoundError
+from backends.errors import InvalidArgumentError, NotFoundError
 from builder.settings.device import AUTO
 from cli.next_command import command_on
 from cli.options import DEFAULT_HOME, DeviceOption, HomeOption, JsonOption, print_entry, print_json, print_rows
@@ -87,6 +87,11 @@ def make(
         "seed": seed,
     }
     settings = StudentSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    if not settings.learns and (steps is not None or learning_rate is not None):
+        raise InvalidArgumentError(
+            "a chain as wide as its root learns nothing: --steps and --learning-rate go with --width or --wiring "
+            "parallel"
+        )
     opened, registry = open_home(home)
     request = MakeStudents(root=root, corpus=corpus or [], settings=settings, replace=replace, device=device)
     then = command_on(opened, "hplm students add ID --train FILE --dev FILE")

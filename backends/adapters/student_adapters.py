@@ -1,7 +1,8 @@
 """What makes an hPLM of its root's students: `students.json` and `students.safetensors` beside a version's weights.
 
-Every student has adapters and a head of the hPLM's own. The heads' logits of the first m students add up to the answer
-of the level with m students. A version without these files is answered by the upper layers only.
+Every student has adapters and a head of the hPLM's own. The answer of the level with m students are in a chain the
+logits of head m, in parallel those of the first m heads added up. A version without these files is answered by the
+upper layers only.
 """
 
 from __future__ import annotations

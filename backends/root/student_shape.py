@@ -60,6 +60,10 @@ class StudentShape:
         """Whether students are narrower than hidden rows, so that each begins with a map into its own width."""
         return self.width < hidden_size
 
+    def learns(self, hidden_size: int) -> bool:
+        """Whether students are more than the root's first upper layers as they are."""
+        return not self.is_chained or self.is_narrow(hidden_size)
+
     def pass_each(self, rows: Tensor, run: Callable[[int, Tensor], Tensor], count: int) -> Iterator[Tensor]:
         """Yield the first students' states; `run` computes those of a student, counted from 0, from what it reads."""
         states = rows

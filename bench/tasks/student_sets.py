@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -75,7 +75,7 @@ class Sets:
     def _kept_set(self, kind: str) -> StudentSet:
         inputs = {
             "root": self._root.fingerprint,
-            "settings": self.settings.to_json(),
+            "settings": asdict(self.settings),
             "corpus": list(map(str, self._corpus)),
         }
         path = self._kept / f"{kind}-{json_checksum(inputs)[:12]}"

@@ -33,7 +33,7 @@ class MakeStudents(RootedRequest):
     ]
     settings: Annotated[
         StudentSettings,
-        Field(default_factory=StudentSettings, description="Settings of the distillation to change."),
+        Field(default_factory=StudentSettings, description="Settings of the students to change."),
     ]
     replace: Annotated[bool, Field(description="Replace students that the root has already.")] = False
     device: Device = AUTO

@@ -17,6 +17,19 @@ _USUAL_STUDENTS = 3
 _LARGEST_SHARE = 0.75
 """Students that cost more of the upper layers than that save too little."""
 _ROUNDING = 1e-9
+_OF_LEARNING = (
+    "steps",
+    "tokens_per_batch",
+    "learning_rate",
+    "warmup_steps",
+    "weight_decay",
+    "clip_norm",
+    "stacking_weight",
+    "joint_share",
+    "hard_share",
+    "hard_texts",
+    "checkpoint_every",
+)
 
 
 @dataclass(frozen=True)
@@ -81,12 +94,22 @@ class StudentSettings:
         require_seed(self.seed)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all settings, without those that older releases lack where these made the same.
+        """Return the settings that count, without those that older releases lack where these made the same.
 
         Checksums of it name what was made.
         """
         found, since = asdict(self), {"width": None, "wiring": PARALLEL}
-        return {name: value for name, value in found.items() if name not in since or value != since[name]}
+        unused = () if self.learns else _OF_LEARNING
+        return {
+            name: value
+            for name, value in found.items()
+            if name not in unused and (name not in since or value != since[name])
+        }
+
+    @property
+    def learns(self) -> bool:
+        """Whether students learn at all, as far as that shows without their root."""
+        return self.wiring == PARALLEL or self.width is not None
 
     def shape(self, root: RootGeometry) -> StudentShape:
         """Return the sizes of the largest set that is made for a root.

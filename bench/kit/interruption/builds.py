@@ -155,7 +155,7 @@ class StudentSets:
         self._first = home.path / "first_students"
 
     def command(self, number: int) -> Sequence[str]:
-        shape = ("--count", "2", "--layers", "1", "--width", "32")
+        shape = ("--count", "2", "--layers", "1", "--width", "32", "--wiring", "parallel")
         return ("students", "make", self._root, "--corpus", str(self._corpus), *shape, "--steps", str(self._steps))
 
     def prepare(self) -> None:

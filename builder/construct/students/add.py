@@ -164,7 +164,8 @@ class _Adding:
     @property
     def _reading(self) -> Path:
         """The folder of what the hPLM's head reads of these examples."""
-        named = {**self._teaching, "examples": repr(self.examples), "format": TEACHER_DATA_FORMAT}
+        of_device = {"device": self._upper.device.type, "format": TEACHER_DATA_FORMAT}
+        named = {**self._teaching, **of_device, "examples": repr(self.examples)}
         return self._home.states / f".reading-{json_checksum(named)}"
 
     def _read(self, train: EncodedSet) -> Sequence[Tensor]:
@@ -188,7 +189,7 @@ class _Adding:
 
     @property
     def _teaching(self) -> dict[str, Any]:
-        """Name all that the hPLM's own answers depend on."""
+        """Name the hPLM that teaches, and the tables it reads."""
         return {
             "live": file_checksum(self._home.path / self._live.folder / "manifest.json"),
             "tables": [file_checksum(self._home.path / each / "header.json") for each in self._live.domain.folders],

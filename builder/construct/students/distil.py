@@ -30,6 +30,7 @@ _FINAL_RATE_SHARE = 0.05
 _JOINT_RATE_SHARE = 0.3
 _JOINT = "together"
 _CHAIN_PHASE, _JOINT_PHASE = "distil the chain of students", "distil all students together"
+_FIT = "fit the maps of students"
 _WATCHED_TEXTS = 64
 FITTED_TEXTS = 1_000
 """By which the maps of a chain are fitted."""
@@ -77,12 +78,12 @@ class StudentDistiller:
         students, most, texts = self._students, self._students.shape.count, min(FITTED_TEXTS, len(self._texts))
         for student in range(most):
             students.start(student)
-        students.fit_maps(self._texts, texts, lambda done: self._report(Step("fit the maps of students", done, texts)))
+        students.fit_maps(self._texts, texts, lambda done: self._report(Step(_FIT, done, texts)))
         seconds = 0.0
-        if len(students.inputs):
+        if students.learns:
             seconds = self._learn_together(_CHAIN_PHASE, most, most * self._settings.steps, 1.0)
         fidelity, count = students.fidelity(self._held_out, most), 1
-        while count < most and not self._brings_little(count, fidelity[count - 1].error, fidelity[count].error):
+        while count < most and not self._brings_little(_FIT, count, fidelity[count - 1].error, fidelity[count].error):
             count += 1
         return Distilled(count, fidelity[:count], seconds)
 
@@ -91,7 +92,7 @@ class StudentDistiller:
         for student in range(self._students.shape.count):
             seconds += self._boost(student)
             reached = self._students.fidelity(self._held_out, student + 1)[-1].error
-            if self._brings_little(student, error, reached):
+            if self._brings_little(_phase(student), student, error, reached):
                 break
             count, error = student + 1, reached
         if count > 1:
@@ -99,13 +100,13 @@ class StudentDistiller:
             seconds += self._learn_together(_JOINT_PHASE, count, steps, _JOINT_RATE_SHARE)
         return Distilled(count, self._students.fidelity(self._held_out, count), seconds)
 
-    def _brings_little(self, student: int, before: float, reached: float) -> bool:
+    def _brings_little(self, phase: str, student: int, before: float, reached: float) -> bool:
         """Whether a student, counted from 0, is dropped: it lowers the error too little, and no number was given."""
         is_wanted = student == 0 or self._settings.count is not None
         if is_wanted or reached <= (1 - self._settings.least_gain) * before:
             return False
-        note = f"dropped: it lowers the error from {before:.4f} to {reached:.4f} only"
-        self._report(Step(_phase(student), self._settings.steps, self._settings.steps, note))
+        note = f"student {student + 1} is dropped: it lowers the error from {before:.4f} to {reached:.4f} only"
+        self._report(Step(phase, 1, 1, note))
         return True
 
     def _boost(self, student: int) -> float:

@@ -63,6 +63,10 @@ class LearningStudents(nn.Module):
         self.layers, self.maps, self.inputs = weights.layers, weights.maps, weights.inputs
         self._freeze()
 
+    @property
+    def learns(self) -> bool:
+        return self.shape.learns(self._root.hidden_size)
+
     @torch.no_grad()
     def start(self, student: int) -> None:
         """Give a student its first weights.

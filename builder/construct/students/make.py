@@ -1,4 +1,4 @@
-"""`hplm students make`: short stacks that say together what the upper layers of a root say."""
+"""`hplm students make`: short stacks that answer in place of the upper layers of a root."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INPUTS = "inputs"
 
 
 def make_students(home: Home, registry: Registry, request: MakeStudents, report: Report) -> StudentSet:
-    """Distil and publish a root's students; an interrupted run goes on at its last checkpoint.
+    """Make and publish a root's students; an interrupted run goes on at its last checkpoint.
 
     Students that the same request made before are returned as they are, if they are whole. Servers that run meanwhile
     keep the students that they have read.
@@ -102,8 +102,8 @@ class _Making:
     def run(self) -> tuple[Distilled, LearningStudents]:
         settings, geometry = self.request.settings, self.root.geometry
         shape = settings.shape(geometry)
-        learns = shape.is_narrow(geometry.hidden_size) or not shape.is_chained
-        learnt, held_out = self._texts(settings.max_texts if learns else FITTED_TEXTS)
+        most = settings.max_texts if shape.learns(geometry.hidden_size) else min(FITTED_TEXTS, settings.max_texts)
+        learnt, held_out = self._texts(most)
         device = training_device(self.request.device)
         texts, measured = (
             HiddenTexts(self._rows(some, what), device) for some, what in ((learnt, "corpus"), (held_out, "held-out"))

@@ -148,14 +148,14 @@ def start_of(students: StudentLayers, recipe: AdapterRecipe, head: Head, pooling
     """Return adapters that change nothing, and heads by which students say what they say to the hPLM's own `head`.
 
     What is pooled of a sum of mapped states is the sum of what is pooled, except for pairs, and a dense layer in front
-    is not linear: then a head is the hPLM's own, cut to the width of narrow students, and those of students that do not
-    say everything by themselves say nothing yet.
+    is not linear. So in parallel such a head is the hPLM's own, and those of students that do not say everything by
+    themselves say nothing yet; of pairs it is also in a chain, unless students are narrow.
     """
     adapters = recipe.identity(students.geometry, students.layers)
     is_whole = [student in students.shape.whole for student in range(students.shape.count)]
     if head.dense_weight is not None or pooling == PAIR_POOLING:
-        is_narrow = len(students.inputs) > 0
-        own = [_through(head, each, POOLED_STATES[pooling]) if is_narrow else head for each in students.maps]
+        is_mapped = len(students.inputs) > 0 or (students.shape.is_chained and pooling != PAIR_POOLING)
+        own = [_through(head, each, POOLED_STATES[pooling]) if is_mapped else head for each in students.maps]
         heads = [each if says else _silent(own[0]) for each, says in zip(own, is_whole, strict=True)]
     else:
         silent = replace(head, bias=torch.zeros(len(head.bias)))

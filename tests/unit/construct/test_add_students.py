@@ -106,12 +106,12 @@ def test_students_are_a_version_with_the_same_weights(
 def test_an_hplm_is_asked_once_for_what_all_students_learn(
     tiny_home: Home, students: StudentSet, files: tuple[Path, Path]
 ) -> None:
-    """Another set learns the same, and so does another try; other texts are asked for anew."""
+    """Another set learns the same, and so does another try; other texts, and another hPLM, are asked for anew."""
     phase, seen = "answer with all layers", list[Step]()
 
-    def asked(**changes: Any) -> bool:
+    def asked(id: str = TOPIC, **changes: Any) -> bool:
         seen.clear()
-        add(tiny_home, files, report=seen.append, **changes)
+        add(tiny_home, files, id, report=seen.append, **changes)
         return any(step.phase == phase for step in seen)
 
     assert asked()
@@ -125,6 +125,11 @@ def test_an_hplm_is_asked_once_for_what_all_students_learn(
     extra = files[0].with_name("extra.txt")
     extra.write_text("the barley was cut in the rain\n" * 3 + "a ewe and her lamb\n")
     assert asked(unlabelled=extra)
+    request = CreateHplm(
+        id="acme/new", root="tiny", domain="farm", task="classification", train=files[0], dev=files[1], tune=TUNE
+    )
+    create_hplm(tiny_home, Registry.open(tiny_home), request, ignore)
+    assert asked("acme/new") and not asked("acme/new")
 
 
 @pytest.mark.parametrize(

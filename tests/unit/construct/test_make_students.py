@@ -32,7 +32,6 @@ from builder.requests.students import MakeStudents
 from builder.settings.students import StudentSettings
 
 GEOMETRY = RootGeometry(50, 16, 32, 2, 1, 4, 32, 2, 1e-12, "gelu")
-CPU = torch.device("cpu")
 CHAIN_PHASE = "distil the chain of students"
 QUICK = StudentSettings(
     count=2,
@@ -48,7 +47,7 @@ QUICK = StudentSettings(
 
 @pytest.fixture(autouse=True)
 def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow references compute in fp32 too."""
+    """Students of few texts and steps learn the same on all processors."""
     monkeypatch.setattr("builder.construct.training.device.cpu_multiplies_bf16", lambda: False)
 
 
@@ -145,12 +144,23 @@ def test_an_interrupted_distillation_ends_as_one_that_was_not(tiny_home: Home, c
     assert [step.done for step in seen if step.phase == "distil student 1"] == [QUICK.steps]  # all of it was done
 
 
+def test_settings_of_what_does_not_learn_make_no_other_chain(tiny_home: Home, corpus: Path) -> None:
+    found = made(tiny_home, corpus=[corpus], wiring=CHAINED)
+    assert "steps" not in found.origin["settings"]
+    assert made(tiny_home, corpus=[corpus], wiring=CHAINED, steps=9, hard_share=0.0).fingerprint == found.fingerprint
+    few: list[Step] = []
+    made(tiny_home, corpus=[corpus], wiring=CHAINED, max_texts=50, replace=True, report=few.append)
+    assert 40 < max(step.total for step in few if step.phase == "fit the maps of students") <= 50
+
+
 @pytest.mark.parametrize("wiring", [PARALLEL, CHAINED])
 def test_students_that_bring_little_are_dropped(
     tiny_home: Home, corpus: Path, monkeypatch: pytest.MonkeyPatch, wiring: Wiring
 ) -> None:
     monkeypatch.setattr(StudentSettings, "shape", lambda self, root: StudentShape(2, 1, root.hidden_size, wiring))
-    assert made(tiny_home, corpus=[corpus], count=None, least_gain=1.0).shape.count == 1
+    seen: list[Step] = []
+    assert made(tiny_home, corpus=[corpus], count=None, least_gain=1.0, report=seen.append).shape.count == 1
+    assert any("student 2 is dropped" in step.note for step in seen)
     assert made(tiny_home, corpus=[corpus], count=None, least_gain=0.0, steps=40, replace=True).shape.count == 2
 
 
