@@ -243,7 +243,7 @@ def figures_of(trials: Sequence[Trials]) -> dict[str, float]:
         "best_minus_1": mean(by_task(lambda trial: trial.students.of_best - trial.students.of_one)),
     }
     compared = [trial for trial in trials if trial.beside]
-    for kind in _BESIDE if compared else ():
+    for kind in compared[0].beside if compared else ():
         found[f"minus_{kind}"] = mean(trial.students.of_all - trial.beside[kind].of_all for trial in compared)
     return {name: round(value, 3) for name, value in found.items()}
 
@@ -279,7 +279,7 @@ def _add_options(options: ArgumentParser) -> None:
     options.add_argument("--trials", type=Path, help="folder that keeps what was measured (trials in --cache)")
     options.add_argument("--tasks", nargs="+", metavar="TASK", help=f"folders of --data ({' '.join(_TASKS)})")
     options.add_argument("--seeds", type=int, nargs="+", help="of the tunings (1 2)")
-    options.add_argument("--without-others", action="store_true", help="no exits, no bagging, no boosting")
+    options.add_argument("--beside", nargs="*", choices=_BESIDE, default=_BESIDE, help="kinds to compare with (all)")
 
 
 @bench(
@@ -301,8 +301,7 @@ def students_quality(options: Namespace) -> Result:
     else:
         ensure_root(workspace, options.source, options.lower, 3, options.steps)
     measured = Bench(workspace, settings, options.corpus, options.trials or cache / "trials")
-    kinds = () if options.without_others else _BESIDE
-    trials = list(_tried(measured, tasks[:2] if options.quick else tasks, settings.seeds, kinds))
+    trials = list(_tried(measured, tasks[:2] if options.quick else tasks, settings.seeds, options.beside))
     of_sets = {"root": options.root, "shape": asdict(measured.sets.shape)}
     return Result({**asdict(settings), **of_sets}, figures_of(trials), [trial.row() for trial in trials])
 
