@@ -104,7 +104,7 @@ def student_sets(options: Namespace) -> Result:
 
     narrow = None if options.without_narrow or options.quick else sets(root.geometry.hidden_size // 2)
     rows = measured_sets(whole := sets(None), options.beside, narrow, options.foreign)
-    return Result({**settings.to_json(), "root": options.root, "shape": asdict(whole.shape)}, figures_of(rows), rows)
+    return Result({**asdict(settings), "root": options.root, "shape": asdict(whole.shape)}, figures_of(rows), rows)
 
 
 if __name__ == "__main__":
