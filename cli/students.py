@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from backends.registry.entries import HplmEntry
     from backends.registry.registry import Registry
     from backends.root.student_set import StudentSet
+    from builder.settings.students import StudentSettings
 
 _DIGITS = 4
 app = typer.Typer(help="Short stacks of layers that answer in place of the upper layers.", no_args_is_help=True)
@@ -75,29 +77,33 @@ def make(
     """
     from builder.construct.students.make import make_students
     from builder.requests.students import MakeStudents
-    from builder.settings.students import StudentSettings
 
-    given = {
-        "count": count,
-        "layers": layers,
-        "width": width,
-        "wiring": wiring,
-        "steps": steps,
-        "learning_rate": learning_rate,
-        "seed": seed,
-    }
-    settings = StudentSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    if not settings.learns and (steps is not None or learning_rate is not None):
-        raise InvalidArgumentError(
-            "a chain as wide as its root learns nothing: --steps and --learning-rate go with --width or --wiring "
-            "parallel"
-        )
+    sizes = {"count": count, "layers": layers, "width": width, "wiring": wiring, "seed": seed}
+    settings = _settings({**sizes, "steps": steps, "learning_rate": learning_rate})
     opened, registry = open_home(home)
     request = MakeStudents(root=root, corpus=corpus or [], settings=settings, replace=replace, device=device)
     then = command_on(opened, "hplm students add ID --train FILE --dev FILE")
     with resumable_progress(f"students of {root}", then) as report:
         made = make_students(opened, registry, request, report)
     _print_set(root, made, as_json)
+
+
+def _settings(options: Mapping[str, Any]) -> StudentSettings:
+    """Return the settings of the options that were given.
+
+    Raises:
+        InvalidArgumentError: They say how students learn that learn nothing.
+    """
+    from builder.settings.students import StudentSettings
+
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = StudentSettings(**given)
+    if not settings.learns and given.keys() & {"steps", "learning_rate"}:
+        raise InvalidArgumentError(
+            "a chain as wide as its root learns nothing: --steps and --learning-rate go with --width or --wiring "
+            "parallel"
+        )
+    return settings
 
 
 @app.command()
