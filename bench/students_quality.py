@@ -59,6 +59,8 @@ _TASKS = ("chemprot", "sciie-relations", "mrpc", "sst2", "ncbi-disease")
 _BESIDE = (EXITS, BAGGED, BOOSTED)
 _DEDICATED, _HPLM = "dedicated", "hplm"
 _CPU = torch.device("cpu")
+_EDITION = 2
+"""Version of the kept trials. Raise it when what is measured changes."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,13 @@ class Bench:
         """Return a name for all that a trial depends on."""
         files = [file_checksum(path) for path in (cut.files.train, cut.files.dev, cut.files.test) if path is not None]
         settings = {"caps": asdict(self._settings.caps), "epochs": self._settings.epochs}
-        named = {"root": self._root.fingerprint, "set": fingerprint, "files": files, "settings": settings}
+        named = {
+            "root": self._root.fingerprint,
+            "set": fingerprint,
+            "files": files,
+            "settings": settings,
+            "edition": _EDITION,
+        }
         return json_checksum(named)[:12]
 
     def _has_hplm(self, task: str, seed: int) -> bool:

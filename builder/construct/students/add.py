@@ -109,8 +109,7 @@ class _Adding:
         self._task = StudentTask(
             self._students,
             self._objective,
-            self._artifact.head,
-            self._artifact.pooling,
+            self._hplm,
             train,
             self._taught(train),
             dev,
@@ -177,8 +176,12 @@ class _Adding:
         return trainable.read(self._full_model(), self._objective, train, self._upper.device, answered)
 
     def _full_model(self) -> trainable.TrainableModel:
+        return self._upper.model(self._hplm)
+
+    @property
+    def _hplm(self) -> Tuned:
         artifact = self._artifact
-        return self._upper.model(Tuned(artifact.adapters, artifact.head, artifact.pooling, {}, 0))
+        return Tuned(artifact.adapters, artifact.head, artifact.pooling, {}, 0)
 
     def _encoded(self, examples: Sequence[Example], what: str) -> EncodedSet:
         return encoded_set(self._home, self._live.domain, self._objective, examples, what, self._report)

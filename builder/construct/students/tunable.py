@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
-from backends.adapters.pooling import PAIR_POOLING, POOLED_STATES
-from backends.adapters.recipe import AdapterRecipe
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.student_set import InputMaps, OutputMaps, StudentSet
@@ -36,6 +34,11 @@ class StudentLayers:
     def of(cls, students: StudentSet, device: torch.device) -> StudentLayers:
         layers, maps, inputs = students.layers(), students.maps(), students.inputs()
         return cls(layers.to(device), maps.to(device), inputs.to(device), students.shape, students.geometry)
+
+    @property
+    def are_first_layers(self) -> bool:
+        """Whether students are the root's first upper layers as they are."""
+        return self.shape.is_chained and len(self.inputs) == 0
 
     @property
     def device(self) -> torch.device:
@@ -142,45 +145,6 @@ class TunableStudents(nn.Module):
 
     def _own_offset(self, student: int) -> float:
         return self._offset if student in self._shape.whole else 0.0
-
-
-def start_of(students: StudentLayers, recipe: AdapterRecipe, head: Head, pooling: str) -> TunedStudents:
-    """Return adapters that change nothing, and heads by which students say what they say to the hPLM's own `head`.
-
-    What is pooled of a sum of mapped states is the sum of what is pooled, except for pairs, and a dense layer in front
-    is not linear. So in parallel such a head is the hPLM's own, and those of students that do not say everything by
-    themselves say nothing yet; of pairs it is also in a chain, unless students are narrow.
-    """
-    adapters = recipe.identity(students.geometry, students.layers)
-    is_whole = [student in students.shape.whole for student in range(students.shape.count)]
-    if head.dense_weight is not None or pooling == PAIR_POOLING:
-        is_mapped = len(students.inputs) > 0 or (students.shape.is_chained and pooling != PAIR_POOLING)
-        own = [_through(head, each, POOLED_STATES[pooling]) if is_mapped else head for each in students.maps]
-        heads = [each if says else _silent(own[0]) for each, says in zip(own, is_whole, strict=True)]
-    else:
-        silent = replace(head, bias=torch.zeros(len(head.bias)))
-        pairs = zip(students.maps, is_whole, strict=True)
-        heads = [_through(head if says else silent, each, 1) for each, says in pairs]
-    return TunedStudents(adapters, tuple(heads))
-
-
-def _through(head: Head, own: nn.Module, pooled_states: int) -> Head:
-    """Return the head that reads a student's states as `head` reads mapped ones.
-
-    Of pairs it does so nearly: the differences of mapped states are the mapped ones, but not their absolute values.
-    """
-    weight, bias = (own.get_parameter(name).detach().cpu() for name in ("weight", "bias"))
-    reading = (head.weight if head.dense_weight is None else head.dense_weight).float()
-    by_state = reading.reshape(len(reading), pooled_states, -1)
-    read, shift = (by_state @ weight).flatten(1), by_state[:, 0] @ bias
-    if head.dense_bias is None:
-        return replace(head, weight=read, bias=head.bias.float() + shift)
-    return replace(head, dense_weight=read, dense_bias=head.dense_bias.float() + shift)
-
-
-def _silent(head: Head) -> Head:
-    said = ("weight", "bias")
-    return head.map(lambda name, one: torch.zeros_like(one) if name in said else one.clone())
 
 
 def _head(student: int) -> str:

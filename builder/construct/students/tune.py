@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from backends.adapters.bank import ADAPTERS_DTYPE, HEAD_DTYPE
-from backends.adapters.head import Head
 from backends.adapters.pooling import PAIR_POOLING
 from builder.construct.hplm.teacher_data import TeacherData
 from builder.construct.hplm.trainable import Indices, fastest_attention, of_rows
 from builder.construct.hplm.trainer import Trainer, Weights
-from builder.construct.hplm.tunable import EncodedSet
-from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents, start_of
+from builder.construct.hplm.tunable import EncodedSet, Tuned
+from builder.construct.students.start import start_of
+from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents
 from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import mixed_precision
@@ -43,16 +43,14 @@ class StudentTask:
     Attributes:
         students: On the device to train on.
         objective: Of the task.
-        head: The hPLM's own.
-        pooling: The hPLM's own.
+        hplm: With all its layers.
         train: To learn from; `taught` has the hPLM's answers to these.
         dev: To choose the best epoch by.
     """
 
     students: StudentLayers
     objective: Objective[Any]
-    head: Head
-    pooling: str
+    hplm: Tuned
     train: EncodedSet
     taught: TeacherData
     dev: EncodedSet
@@ -63,8 +61,8 @@ def tune_students(
 ) -> TunedStudents:
     """Train, and keep the epoch in which all numbers of students do best in the mean on the dev set."""
     torch.manual_seed(settings.seed)
-    start = start_of(task.students, settings.recipe, task.head, task.pooling)
-    model = TunableStudents(task.students, start, task.pooling, task.objective.scale, settings.dropout)
+    start = start_of(task.students, settings.recipe, task.hplm)
+    model = TunableStudents(task.students, start, task.hplm.pooling, task.objective.scale, settings.dropout)
 
     def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> TunedStudents:
         """Return the weights as they will be stored."""
@@ -82,7 +80,7 @@ def tune_students(
 
 def answers_of(task: StudentTask, tuned: TunedStudents, dataset: EncodedSet) -> list[list[Tensor]]:
     """Compute the answers of one student, of two, and so on, to each row that the task looks at: `[m, C]`."""
-    model = TunableStudents(task.students, tuned, task.pooling)
+    model = TunableStudents(task.students, tuned, task.hplm.pooling)
     model.train(False)
     rows = of_rows(model.answer_each, task.objective, dataset, task.students.device, None)
     each = [row.chunk(task.students.shape.count, dim=-1) for row in rows]
@@ -100,7 +98,9 @@ class PrefixTrainer(Trainer):
     """Lets all numbers of students learn from each batch; one forward pass serves all of them."""
 
     def __init__(self, model: TunableStudents, task: StudentTask, measure: Any, settings: TuneSettings) -> None:
-        learns_states = task.objective.learns_states and task.pooling != PAIR_POOLING and settings.states_weight > 0
+        learns_states = (
+            task.objective.learns_states and task.hplm.pooling != PAIR_POOLING and settings.states_weight > 0
+        )
         states = task.taught.states if learns_states else None
         super().__init__(model, task.objective, task.train, measure, settings, _PHASE, task.taught.answers, states)
         self._students = model

@@ -15,6 +15,7 @@ from torch import Tensor
 from adapter_reference import KINDS, random_adapters
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
+from backends.adapters.parts import Bottleneck, Lora
 from backends.adapters.pooling import POOLED_STATES
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.encoder import padded_attention
@@ -25,8 +26,9 @@ from backends.root.upper import UpperLayers
 from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
-from builder.construct.hplm.tunable import EncodedSet, new_head
-from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents, start_of
+from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
+from builder.construct.students.start import start_of
+from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents
 from builder.construct.students.tune import PrefixTrainer, StudentTask, answers_of, best_count, tune_students
 from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
 from builder.construct.tasks.examples import LabelledText
@@ -43,6 +45,8 @@ NARROW_CHAIN = StudentShape(3, 2, 8, CHAINED)
 SHAPES = {"full width": SHAPE, "narrow": NARROW, "chain": CHAIN, "narrow chain": NARROW_CHAIN}
 CPU = torch.device("cpu")
 LABELS = 3
+WIDE = (torch.ones(6, 3, 16), torch.ones(6, 3), torch.ones(6, 16, 3), torch.ones(6, 16))
+"""A bottleneck of three numbers, for six layers."""
 QUICK = TuneSettings(recipe=AdapterRecipe(width=4), epochs=2, rows_per_batch=8)
 
 
@@ -61,6 +65,10 @@ def student_layers(shape: StudentShape = SHAPE) -> StudentLayers:
 def random_heads(pooling: str, outputs: int = LABELS, shape: StudentShape = SHAPE) -> tuple[Head, ...]:
     width = POOLED_STATES[pooling] * shape.width
     return tuple(Head(torch.randn(outputs, width), torch.randn(outputs)) for _ in range(SHAPE.count))
+
+
+def hplm_of(head: Head, pooling: str = "mean", adapters: AdapterSet | None = None) -> Tuned:
+    return Tuned(adapters or AdapterSet(), head, pooling, {}, 0)
 
 
 def padded_rows(lengths: Sequence[int], middle: int = 1) -> tuple[Tensor, Tensor]:
@@ -124,7 +132,7 @@ def test_answers_are_those_of_students_by_themselves(shape: StudentShape, kind: 
 def test_students_start_by_saying_what_they_say_to_the_own_head(shape: StudentShape, pooling: str) -> None:
     students, head = student_layers(shape), new_head(LABELS, 16)
     head.bias.normal_()
-    model = TunableStudents(students, start_of(students, QUICK.recipe, head, pooling), pooling)
+    model = TunableStudents(students, start_of(students, QUICK.recipe, hplm_of(head, pooling)), pooling)
     rows, segments = padded_rows([6, 4])
     attend = padded_attention(students.geometry.num_heads, segments > 0)
     with torch.no_grad():
@@ -148,7 +156,7 @@ def test_where_sums_are_not_linear_students_start_with_the_own_head(
     students, width = student_layers(shape), POOLED_STATES[pooling] * 16
     more = {"dense_weight": torch.randn(width, width) / 4, "dense_bias": torch.randn(width)} if dense else {}
     head = Head(torch.randn(LABELS, width), torch.randn(LABELS), **more)
-    model = TunableStudents(students, start_of(students, QUICK.recipe, head, pooling), pooling)
+    model = TunableStudents(students, start_of(students, QUICK.recipe, hplm_of(head, pooling)), pooling)
     states = model.read(*padded_rows([6, 4]))
     with torch.no_grad():
         each = states.chunk(shape.count, dim=-1)
@@ -162,7 +170,7 @@ def test_where_sums_are_not_linear_students_start_with_the_own_head(
 def test_narrow_students_of_a_dense_head_start_with_what_it_says_of_the_first_one_s_sum() -> None:
     students, more = student_layers(NARROW), (torch.randn(5, 16) / 4, torch.randn(5))
     head = Head(torch.randn(LABELS, 5), torch.randn(LABELS), *more)
-    model = TunableStudents(students, start_of(students, QUICK.recipe, head, "mean"), "mean")
+    model = TunableStudents(students, start_of(students, QUICK.recipe, hplm_of(head)), "mean")
     states = model.read(*padded_rows([6, 4]))
     with torch.no_grad():
         expected = head.logits(students.maps[0](model.whole(states)[0]))
@@ -176,7 +184,7 @@ def test_narrow_students_of_pairs_start_near_the_own_head() -> None:
     weight = torch.randn(LABELS, 4, 16)
     weight[:, 1:3] = 0.0  # of absolute differences and agreements
     head = Head(weight.flatten(1), torch.randn(LABELS))
-    start = start_of(students, QUICK.recipe, head, "halves")
+    start = start_of(students, QUICK.recipe, hplm_of(head, "halves"))
     assert all(each.hidden_size == 4 * NARROW.width for each in start.heads)
     model, (rows, segments) = TunableStudents(students, start, "halves"), padded_rows([6, 4], middle=2)
     attend = padded_attention(students.geometry.num_heads, segments > 0)
@@ -185,6 +193,65 @@ def test_narrow_students_of_pairs_start_near_the_own_head() -> None:
         expected = head.logits(POOL_FUNCTIONS["halves"](students.maps[0](states), segments))
         for answers in model.answers(model.read(rows, segments)):
             torch.testing.assert_close(answers, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("spare", [0, 3])
+@pytest.mark.parametrize("kind", ["identity", "attention", "output", "double", "lora", "norms"])
+def test_a_chain_of_first_layers_starts_with_what_the_own_adapters_change(kind: str, spare: int) -> None:
+    students, all_layers = student_layers(CHAIN), replace(ROOT, num_upper_layers=8)
+    activation = random.Random(SEED).choice(["relu", "gelu"])
+    own = random_adapters(random.Random(SEED), all_layers, kind)
+    own = replace(
+        own, bottlenecks={site: replace(each, activation=activation) for site, each in own.bottlenecks.items()}
+    )
+    recipe = replace(AdapterRecipe.of(own), activation=activation)
+    recipe = replace(recipe, width=recipe.width + spare, rank=recipe.rank + spare)
+    start = start_of(students, recipe, hplm_of(new_head(LABELS, 16), adapters=own))
+    rows, segments = padded_rows([6, 4])
+    attend = padded_attention(students.geometry.num_heads, segments > 0)
+    first = own.map(lambda _, tensor: tensor[: students.geometry.num_upper_layers])
+    with torch.no_grad():
+        found, expected = (students.layers(rows, attend, adapters) for adapters in (start.adapters, first))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    trained = TunableStudents(students, start, "mean").trained()
+    assert all(one.requires_grad and one.is_leaf for one in trained.values())
+
+
+NO_ROOM = {
+    "an entrance": ("entrance", {"entrance_width": 0}),
+    "another order": ("seq_bn", {}),
+    "another activation": ("attention", {"activation": "silu"}),
+    "too narrow": ("attention", {"width": 2}),
+    "too low": ("lora", {"rank": 2}),
+    "a part less": ("norms", {"norm_sites": ("attention",)}),
+}
+
+
+@pytest.mark.parametrize(("kind", "changes"), NO_ROOM.values(), ids=NO_ROOM)
+def test_own_adapters_that_the_recipe_has_no_room_for_are_no_start(kind: str, changes: dict[str, Any]) -> None:
+    students = student_layers(CHAIN)
+    own = random_adapters(random.Random(SEED), students.geometry, kind)
+    own = replace(
+        own,
+        bottlenecks={site: Bottleneck(*WIDE, norm_first=each.norm_first) for site, each in own.bottlenecks.items()},
+        loras={module: Lora(WIDE[0], WIDE[2]) for module in ("query",) if own.loras},
+    )
+    recipe = replace(AdapterRecipe.of(own), **changes)
+    assert changes_nothing(students, start_of(students, recipe, hplm_of(new_head(LABELS, 16), adapters=own)))
+
+
+@pytest.mark.parametrize("shape", [SHAPE, NARROW, NARROW_CHAIN], ids=["parallel", "narrow", "narrow chain"])
+def test_students_with_layers_of_their_own_start_with_adapters_that_change_nothing(shape: StudentShape) -> None:
+    own = random_adapters(random.Random(SEED), student_layers(CHAIN).geometry, "norms")
+    recipe, students = AdapterRecipe.of(own), student_layers(shape)
+    assert changes_nothing(students, start_of(students, recipe, hplm_of(new_head(LABELS, 16), adapters=own)))
+
+
+def changes_nothing(students: StudentLayers, start: TunedStudents) -> bool:
+    rows, segments = torch.randn(2, 6, students.shape.width), torch.ones(2, 6, dtype=torch.int)
+    attend = padded_attention(students.geometry.num_heads, segments > 0)
+    with torch.no_grad():
+        return torch.equal(students.layers(rows, attend, start.adapters), students.layers(rows, attend))
 
 
 @pytest.mark.parametrize("shape", [SHAPE, CHAIN], ids=["parallel", "chain"])
@@ -221,14 +288,14 @@ def task_of(kind: str, count: int = 24, shape: StudentShape = SHAPE) -> StudentT
     states = TeacherStates(head, StateRows(read, np.arange(len(read) + 1), np.ones(len(read), np.int64)), "mean")
     taught = TeacherData(examples, answers, states)
     train = encoded(objective, examples)
-    return StudentTask(student_layers(shape), objective, head, "mean", train, taught, train)
+    return StudentTask(student_layers(shape), objective, hplm_of(head), train, taught, train)
 
 
 @pytest.mark.parametrize("kind", [CLASSIFICATION, REGRESSION])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_loss_counts_every_number_of_students_and_the_first_twice(shape: StudentShape, kind: str) -> None:
     task = task_of(kind, shape=shape)
-    start = start_of(task.students, QUICK.recipe, task.head, "mean")
+    start = start_of(task.students, QUICK.recipe, task.hplm)
     model = TunableStudents(task.students, start, "mean", task.objective.scale)
     indices = np.arange(7)
     found = PrefixTrainer(model, task, lambda _: {}, QUICK)._loss(indices, 1)
