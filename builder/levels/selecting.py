@@ -33,7 +33,7 @@ from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices
 from builder.construct.hplm.tunable import EncodedSet
-from builder.construct.tasks.calibration import NO_LABEL, labels_of
+from builder.construct.tasks.calibration import NO_LABEL
 from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
 from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.task_objectives import objective_of
@@ -44,6 +44,7 @@ from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fi
 from builder.levels.ensembles import with_ensembles
 from builder.levels.exit_layers import exits_of, noted_exits, offered_exits
 from builder.levels.ladder_costs import LATE, LadderCosts
+from builder.levels.learned_texts import LearnedTexts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
 from builder.levels.profile import Profile, StudentsProfile, write_profile
@@ -177,6 +178,7 @@ class _Search:
         if not selecting.after:
             self.exits = offered_exits(self._num_layers, selecting.target, len(self._material.held_out))
         train, held_out = self._material.train, self._material.held_out
+        self._learned = LearnedTexts.of(train, made_with.trained, self._root)
         self._num_chose = made_with.chose.num_among(held_out)
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
 
@@ -262,8 +264,7 @@ class _Search:
         return self._costs.rank_us(candidate.mean_work) / worth, is_alone, bound
 
     def _candidates(self) -> list[Candidate]:
-        train = self._encoded("training", self._material.train)
-        steps = self._early_steps(train)
+        steps = self._early_steps(self._encoded("training", self._learned.examples))
         held_out = self._encoded("held-out", self._material.held_out)
         self._tokens = mean(map(len, held_out.rows))
         answers = self._answers(steps, held_out)
@@ -307,7 +308,7 @@ class _Search:
         """Return steps of fitted heads; how sure they have to be is not known yet."""
         if self._live.task == REGRESSION:
             return [self._step_of_numbers(*each) for each in zip(self.exits, self._read(texts), strict=True)]
-        labels = torch.cat([labels_of(target, self._objective.num_outputs) for target in texts.targets])
+        labels = self._learned.labels(texts.targets, self._objective.num_outputs)
         every = max(1, len(labels) // MOST_ANSWERS)
         read, labels = self._read(texts, every), labels[::every]
         if not self._material.has_labels:

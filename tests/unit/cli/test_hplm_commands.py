@@ -296,7 +296,7 @@ def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_creation_comes_with_its_ladder(run: Run, tmp_path: Path) -> None:
-    train, held_out = labelled(tmp_path / "a.jsonl", 160, 100), labelled(tmp_path / "b.jsonl", 400, 901)
+    train, held_out = labelled(tmp_path / "a.jsonl", 480, 100), labelled(tmp_path / "b.jsonl", 400, 901)
     create = ("create", "new/easy", "--domain", "farm", *files(Path(train), Path(train)))
     code, out, err = run(*create, "--held-out", held_out, "--max-drop", "25", "--json")
     assert code == 0, err

@@ -32,7 +32,7 @@ def written(path: Path, count: int, seed: int) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    counts = {"train": (160, 100), "dev": (60, 903), "held_out": (400, 901)}
+    counts = {"train": (480, 100), "dev": (60, 903), "held_out": (400, 901)}
     return {name: written(tmp_path / f"{name}.jsonl", *count) for name, count in counts.items()}
 
 

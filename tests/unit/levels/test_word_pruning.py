@@ -159,7 +159,7 @@ def test_a_selection_publishes_pruning_that_pays(
     for name, value in {"ALPHAS": (1.0,), "_MOST_OF_TOLERANCE": 1.0, "LEAST_SAVED": 0.01}.items():
         monkeypatch.setattr(f"builder.levels.word_pruning.{name}", value)
     monkeypatch.setattr("builder.levels.selecting.LEAST_SAVED", 0.01)
-    train = written(tmp_path / "train.jsonl", "topic", 40, seed=100)
+    train = written(tmp_path / "train.jsonl", "topic", 40, seed=302)
     held_out = written(tmp_path / "held_out.jsonl", "topic", 400, seed=901)
     found = select(tiny_home, train, held_out, Target.of(max_drop=10))
     assert found.ladder is not None and found.ladder.pruning is not None, found.profile.rows

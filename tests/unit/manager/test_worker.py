@@ -242,7 +242,7 @@ def labelled(path: Path, count: int, seed: int) -> Path:
 
 def test_ladders_are_selected_by_jobs(tiny_home: Home, tmp_path: Path) -> None:
     uploads, store = Uploads(tiny_home, 100 << 20), JobStore.open(tiny_home)
-    counts = {"train": (160, 100), "dev": (60, 903), "held_out": (400, 901)}
+    counts = {"train": (480, 100), "dev": (60, 903), "held_out": (400, 901)}
     ids = {}
     for name, count in counts.items():
         path = labelled(tmp_path / f"{name}.jsonl", *count)
