@@ -1,10 +1,12 @@
 """How many texts may leave after a lower layer at a certified cost of a point, and are confidences true?
 
-For each task an hPLM is tuned with the settings of `hplm create`. A head after each upper layer but the last learns the
-hPLM's own answers on the training texts, with all else as it is. A fifth of the dev texts fits the temperatures by
-which texts leave, the rest certifies: `max_drop` points at most are lost with 90 % certainty. As in `hplm select`, dev
-texts that were trained on are left out, and one that is there twice counts once. All of them fit the temperatures of
-the confidences that answers report, of which calibration errors are. All else is measured on the test texts.
+For each task an hPLM is tuned with the settings of `hplm create`, and then until its lower layers answer too, as
+where a ladder is declared; `--no-early` leaves that out. A head after each upper layer but the last learns the hPLM's
+own answers on the training texts, rewritten as in `hplm select`, with all else as it is. A fifth of the dev texts
+fits the temperatures by which texts leave, the rest certifies: `max_drop` points at most are lost with 90 %
+certainty. As in `hplm select`, dev texts that were trained on are left out, and one that is there twice counts once.
+All of them fit the temperatures of the confidences that answers report, of which calibration errors are. All else is
+measured on the test texts.
 
 The figures are of the rows that are `chosen`: of the exits that a selection has by default, each with half of the risk,
 the one that saves most layers. A selection of a classification may try mixed and pruned answers too, which divides the
@@ -58,8 +60,9 @@ from builder.settings.device import AUTO
 from builder.settings.hplm import TuneSettings
 
 _RISK = 0.1
-_ROWS_VERSION = 2
-"""1 had no row for what a selection chooses, and one temperature for both uses."""
+_ROWS_VERSION = 3
+"""1 had no row for what a selection chooses, and one temperature for both uses; heads of 2 learned from training texts
+as they are."""
 _ONE_IN_FITS = 5
 _SPLITS = 200
 _FEW_LABELS = 20
@@ -76,6 +79,7 @@ class Settings:
     learned_texts: int = 5_000
     certifying_texts: int = 1_000
     seed: int = TuneSettings.seed
+    early: bool = True
 
 
 FULL = Settings()
@@ -232,6 +236,7 @@ def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--tasks", nargs="+", help="folders of it; no regressions [all]")
     arguments.add_argument("--trials", type=Path, help="folder that keeps what was measured")
     arguments.add_argument("--device", default=AUTO, help="where hPLMs are tuned: auto, cpu or cuda [auto]")
+    arguments.add_argument("--no-early", action="store_true", help="tune for the last layer alone")
     arguments.set_defaults(seed=Settings.seed)
 
 
@@ -239,7 +244,7 @@ def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> I
     device = training_device(options.device)
     caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
     tuning = replace(TuneSettings.defaults(is_taught=False), seed=settings.seed, epochs=settings.epochs)
-    root = OneRoot(Home(options.home.absolute()), options.root, options.data, caps, tuning, device)
+    root = OneRoot(Home(options.home.absolute()), options.root, options.data, caps, tuning, device, settings.early)
     measured = Bench(root, settings)
     for task in tasks:
         described = {**asdict(settings), "root": root.root.fingerprint, "rows": _ROWS_VERSION}
@@ -268,7 +273,7 @@ def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> I
     add_options=add_options,
 )
 def calibration(options: Namespace) -> Result:
-    settings = replace(QUICK if options.quick else FULL, seed=options.seed)
+    settings = replace(QUICK if options.quick else FULL, seed=options.seed, early=not options.no_early)
     rows = list(_measured(options, settings, options.tasks or labelled_task_names(options.data)))
     return Result({**asdict(settings), "root": options.root, "risk": _RISK}, figures_of(rows), rows)
 

@@ -74,6 +74,15 @@ class TuningOptions:
         typer.Option(help="balanced: rare classes weigh as much as frequent ones.", show_default=False),
     ] = None
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None
+    early: Annotated[
+        bool | None,
+        typer.Option(
+            "--early/--no-early",
+            help="Tune on until lower layers answer too, so that more texts can leave early; as long as six "
+            "epochs more. \\[default: where a ladder is declared]",
+            show_default=False,
+        ),
+    ] = None
     device: DeviceOption = AUTO
     settings: Annotated[
         Path | None,
@@ -90,6 +99,7 @@ class TuningOptions:
             "search": self.search,
             "teacher": self.teacher,
             "unlabelled": self.unlabelled,
+            "early": self.early,
             "device": self.device,
         }
 

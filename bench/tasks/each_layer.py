@@ -21,17 +21,17 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps
-from bench.tasks.shared_tuning import shared_tuning
+from bench.tasks.shared_tuning import tuned_task
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices, of_rows
-from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
-from builder.construct.tasks.calibration import labels_of
+from builder.construct.hplm.tune import EncodedSet, Tuned, Upper
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts, hashes_of
 from builder.levels.answers import StepAnswers
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
+from builder.levels.learned_texts import LearnedTexts
 from builder.levels.served import answered_rows
 from builder.levels.served_stack import served_stack
 from builder.progress import Report, Step
@@ -39,6 +39,7 @@ from builder.requests.domains import GENERAL_DOMAIN
 from builder.settings.hplm import TuneSettings
 
 _FP16_BYTES = 2
+_LEARNED = "learned"
 _TIMED_TEXTS = 128
 
 
@@ -84,9 +85,9 @@ class OneRoot:
     """A root, and how hPLMs of tasks are tuned on it."""
 
     def __init__(
-        self, home: Home, name: str, data: Path, caps: Caps, tuning: TuneSettings, device: torch.device
+        self, home: Home, name: str, data: Path, caps: Caps, tuning: TuneSettings, device: torch.device, early: bool
     ) -> None:
-        self.home, self.data, self.caps, self.tuning = home, data, caps, tuning
+        self.home, self.data, self.caps, self.tuning, self.early = home, data, caps, tuning, early
         self.root = RootFolder(home.root(name))
         self.upper = Upper(self.root.upper().to(device), self.root.geometry)
         self.domain = Registry.open(home).domain(name, GENERAL_DOMAIN)
@@ -108,10 +109,11 @@ class LayeredTask:
             raise InvalidArgumentError(f"{name} is a regression, whose answers say no confidence")
         sets = {
             split: encoded_set(home, of.domain, self.objective, getattr(data, split), split, report)
-            for split in ("train", "dev", "test")
+            for split in ("dev", "test")
         }
-        kept = shared_tuning(home, of.domain, cut.files, of.tuning, of.upper.device)
-        self._tuned = tune(of.upper, self.objective, sets["train"], sets["dev"], of.tuning, report, checkpoint=kept)
+        self._tuned = tuned_task(home, of.domain, cut, of.upper, of.tuning, of.early, report)
+        self._learned = LearnedTexts.of(data.train, TrainedTexts.of(data.train), of.root)
+        sets[_LEARNED] = encoded_set(home, of.domain, self.objective, self._learned.examples, _LEARNED, report)
         read = {
             split: read_each_layer(of.upper, self.objective, self._tuned, each, split, report)
             for split, each in sets.items()
@@ -167,7 +169,7 @@ class LayeredTask:
     def learning_s(self, layer: int, num_layers: int, learned_texts: int) -> float:
         """Return how long a head learns from so many texts, drawn from those that are here."""
         data = self._head_data(layer, num_layers)
-        texts = len(self._read["train"].targets)
+        texts = len(self._read[_LEARNED].targets)
         count = min(MOST_ANSWERS, round(learned_texts * len(data.labels) / texts))
         drawn = torch.randint(len(data.labels), (count,), generator=torch.Generator().manual_seed(1))
         began_s = time.monotonic()
@@ -175,8 +177,8 @@ class LayeredTask:
         return time.monotonic() - began_s
 
     def _head_data(self, layer: int, num_layers: int) -> HeadData:
-        read, full = self._read["train"], self.full("train", num_layers)
-        labels = torch.cat([labels_of(target, self.objective.num_outputs) for target in read.targets])
+        read, full = self._read[_LEARNED], self.full(_LEARNED, num_layers)
+        labels = self._learned.labels(read.targets, self.objective.num_outputs)
         return HeadData(torch.cat(read.after(layer)), torch.cat(list(full.logits)), labels)
 
     def _answers(self, head: Head, split: str, after: int) -> StepAnswers:

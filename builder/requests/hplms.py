@@ -95,6 +95,18 @@ class Training(HplmRequest, LabelledTexts):
         Field(description="What may be lost by answering early: once tuned, the version gets a ladder for it."),
     ] = None
 
+    early: Annotated[
+        bool | None,
+        Field(
+            description="Tune on until lower layers answer too, so that more texts can leave early; as long as six "
+            "epochs more. By default where a ladder is declared."
+        ),
+    ] = None
+
+    @property
+    def tunes_early(self) -> bool:
+        return self.ladder is not None if self.early is None else self.early
+
     @property
     def tune_changes(self) -> dict[str, Any]:
         return self.tune

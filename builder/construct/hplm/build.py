@@ -16,6 +16,14 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
+from builder.construct.hplm.early_tuning import (
+    EarlyOutcome,
+    EarlyTask,
+    early_examples,
+    early_inputs,
+    early_settings,
+    tune_early_or_keep,
+)
 from builder.construct.hplm.search import PlannedTrial, Trial, best_trial, candidates, run_trials, run_trials_apart
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import Teacher, TeacherData
@@ -63,6 +71,7 @@ class HplmBuild:
         self._files, self.report = files, report
         self._target = home.bank(domain.root, hplm, version)
         self._teacher_data: TeacherData | None = None
+        self._answered: Sequence[Example] = ()
         self._upper = Upper(self.root.upper().to(device), self.root.geometry)
         if note := leaks_shown(data):
             report(Step("read the examples", 1, 1, note))
@@ -110,13 +119,17 @@ class HplmBuild:
 
         return run_trials(trials, tune_one, self.report)
 
-    def measured(self, trials: Sequence[Trial]) -> tuple[Trial, dict[str, Any]]:
-        """The best trial, and all that is worth knowing of it."""
+    def measured(self, trials: Sequence[Trial], early: bool = False) -> tuple[Trial, dict[str, Any]]:
+        """The best trial, and all that is worth knowing of it; with `early` its lower layers learn to answer too."""
         main_metric = self.objective.main_metric
         best = best_trial(trials, main_metric)
-        figures: dict[str, Any] = {"main_metric": main_metric, **_prefixed("dev", best.tuned.metrics)}
+        best_epoch, said = best.tuned.epoch, dict[str, Any]()
+        if early and self.root.geometry.num_upper_layers > 1:
+            outcome = self._answering_early(best)
+            best, said = replace(best, tuned=outcome.tuned), {"early_tuning": outcome.finding}
+        figures: dict[str, Any] = {"main_metric": main_metric, **_prefixed("dev", best.tuned.metrics), **said}
         figures |= {
-            "best_epoch": best.tuned.epoch,
+            "best_epoch": best_epoch,
             "train_texts": len(self.data.train),
             "dev_texts": len(self.data.dev),
         }
@@ -128,6 +141,21 @@ class HplmBuild:
         if len(trials) > 1:
             figures["search"] = [trial.described(main_metric) for trial in trials]
         return best, figures
+
+    def _answering_early(self, trial: Trial) -> EarlyOutcome:
+        """Tune the weights of a trial on."""
+        own, settings = trial.tuned, early_settings(trial.settings)
+        if self._teacher_data is None:
+            self._answered = early_examples(self.root, self.data.train)
+        answered = self._answered if self._teacher_data is None else self._teacher_data.examples
+        inputs = self._inputs() | early_inputs(own, settings, answered)
+        train, dev = (
+            self._encoded(self.objective, texts, self.domain, what)
+            for texts, what in ((answered, "train"), (self.data.dev, "dev"))
+        )
+        reading = self.home.states / f".reading-{json_checksum({**inputs, 'device': self._upper.device.type})}"
+        task = EarlyTask(self._upper, self.objective, own, train, dev, reading)
+        return tune_early_or_keep(task, settings, self.report, self._checkpoint("early", inputs))
 
     def score(self, tuned: Tuned, examples: Sequence[Example], domain: DomainEntry, what: str) -> dict[str, float]:
         """Measure weights on examples, read with the tables of a domain version."""
@@ -156,9 +184,10 @@ class HplmBuild:
 
     @property
     def made_with(self) -> MadeWith:
-        """The texts of the training, with those that only a teacher has answered, and those of the dev file."""
+        """The texts of the training, with those that a teacher or the hPLM has only answered, and the dev file's."""
         answered = self._teacher_data.examples if self._teacher_data else ()
-        return MadeWith(TrainedTexts.of([*self.data.train, *answered]), TrainedTexts.of(self.data.dev))
+        trained = TrainedTexts.of([*self.data.train, *answered, *self._answered])
+        return MadeWith(trained, TrainedTexts.of(self.data.dev))
 
     def forget_checkpoints(self) -> None:
         """Remove the checkpoints of this version, and of earlier ones that were killed just before that."""
@@ -189,7 +218,7 @@ class HplmBuild:
             for number, each in enumerate(chosen, start=1)
         ]
 
-    def _checkpoint(self, trial: int, inputs: dict[str, Any]) -> Checkpoint:
+    def _checkpoint(self, trial: int | str, inputs: dict[str, Any]) -> Checkpoint:
         return Checkpoint(self._target.with_name(f".{self._target.name}.tuning-{trial}"), json_checksum(inputs))
 
     def _inputs(self) -> dict[str, Any]:

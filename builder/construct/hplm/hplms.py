@@ -27,6 +27,7 @@ from backends.names import names_version
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.storage import file_checksum, publishing
+from backends.wire import EARLY
 from builder.construct.hplm.build import HplmBuild, Start, relabelled
 from builder.construct.hplm.search import Trial
 from builder.construct.hplm.teacher_data import Teacher
@@ -41,6 +42,8 @@ from builder.progress import Report, Step
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
 from builder.settings.hplm import TEACHING, Pooling, TuneSettings
 
+_EARLY_TUNING = "early_tuning"
+"""The part of an hPLM's origin that says whether an early tuning was requested: true, false, or nothing was said."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -71,9 +74,11 @@ def create_hplm(
         version = registry.next_hplm_version(request.id)
         hold.will_read(domain.folders)
         build = HplmBuild(home, domain, request.id, version, files, data, report, device)
-        trial, figures = build.measured(build.tune(settings, request.search, teacher=teacher, fan_out=fan_out))
+        trials = build.tune(settings, request.search, teacher=teacher, fan_out=fan_out)
+        trial, figures = build.measured(trials, request.tunes_early)
+        artifact = build.artifact(trial, {_EARLY_TUNING: request.early})
         pinned = names_version(request.domain)
-        return publish_build(registry, build, build.artifact(trial, {}), {**figures, **noted}, pinned=pinned)
+        return publish_build(registry, build, artifact, {**figures, **noted}, pinned=pinned)
 
 
 def update_hplm(
@@ -106,12 +111,14 @@ def update_hplm(
         build = HplmBuild(home, domain, request.id, version, files, data, report, device)
         artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
         settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
-        trial, figures = build.measured(build.tune(settings, request.search, start, teacher, fan_out))
+        early = artifact.origin.get(_EARLY_TUNING) if request.early is None else request.early
+        tunes_early = (request.ladder is not None or EARLY in live.levels) if early is None else bool(early)
+        trial, figures = build.measured(build.tune(settings, request.search, start, teacher, fan_out), tunes_early)
         figures |= {**_compared(build, trial, live, artifact, request.force), **noted}
         return publish_build(
             registry,
             build,
-            build.artifact(trial, {}),
+            build.artifact(trial, {_EARLY_TUNING: early}),
             figures,
             replaces=live.version,
             pinned=pinned,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -102,8 +102,12 @@ class TunableHplm(nn.Module):
             return torch.cat([self._pool(each, segments).float() for each in states], dim=-1)
 
     def answer(self, states: Tensor) -> Tensor:
+        return self.answer_by(self._head, states)
+
+    def answer_by(self, head: Head, states: Tensor) -> Tensor:
+        """Compute the answers of a head whose raw outputs are on the same scale as those of the own one."""
         with torch.autocast(states.device.type, enabled=False):
-            outputs = self._head.logits(self._dropout(states))
+            outputs = head.logits(self._dropout(states))
             return outputs * self._factor + self._offset
 
     def trained(self) -> dict[str, nn.Parameter]:
@@ -163,3 +167,17 @@ def pooling_for(objective: Objective[Any], settings: TuneSettings) -> str:
 
 def pooled_width(pooling: str, hidden_size: int) -> int:
     return POOLED_STATES[pooling] * hidden_size
+
+
+def head_through(head: Head, own: nn.Module, pooled_states: int) -> Head:
+    """Return the head that reads states as `head` reads those that a linear layer, `own`, maps them to.
+
+    Of pairs it does so nearly: the differences of mapped states are the mapped ones, but not their absolute values.
+    """
+    weight, bias = (own.get_parameter(name).detach().cpu() for name in ("weight", "bias"))
+    reading = (head.weight if head.dense_weight is None else head.dense_weight).float()
+    by_state = reading.reshape(len(reading), pooled_states, -1)
+    read, shift = (by_state @ weight).flatten(1), by_state[:, 0] @ bias
+    if head.dense_bias is None:
+        return replace(head, weight=read, bias=head.bias.float() + shift)
+    return replace(head, dense_weight=read, dense_bias=head.dense_bias.float() + shift)

@@ -6,7 +6,7 @@ and kept; an epoch computes the upper layers only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,20 +83,21 @@ def tune(
     first = start or _untuned(upper, objective, settings, states)
     model = upper.model(first, objective.scale, settings.dropout)
 
-    def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> Tuned:
-        """The weights as they will be stored, so that the measured weights are those that will be served."""
-        stored = {name: tensor.detach().cpu() for name, tensor in weights.items()}
-        adapters, head = model.adapters(stored).to(ADAPTERS_DTYPE), model.head(stored)
-        if objective.scale == NO_SCALE:
-            head = head.to(HEAD_DTYPE)
-        return Tuned(adapters, head, first.pooling, metrics, epoch)
-
     def measure(weights: Weights) -> dict[str, float]:
-        return evaluate(upper, objective, tuned(weights, {}, 0), dev)
+        return evaluate(upper, objective, as_stored(model, weights, objective, first.pooling), dev)
 
     answers = teacher_data.answers if teacher_data else None
     best = Trainer(model, objective, train, measure, settings, _PHASE, answers, states).run(report, checkpoint)
-    return tuned(best.weights, best.metrics, best.epoch)
+    return replace(as_stored(model, best.weights, objective, first.pooling), metrics=best.metrics, epoch=best.epoch)
+
+
+def as_stored(model: TunableHplm, weights: Weights, objective: Objective[Any], pooling: str) -> Tuned:
+    """Return weights as they will be stored, so that those that are measured are those that will be served."""
+    stored = {name: tensor.detach().cpu() for name, tensor in weights.items()}
+    adapters, head = model.adapters(stored).to(ADAPTERS_DTYPE), model.head(stored)
+    if objective.scale == NO_SCALE:
+        head = head.to(HEAD_DTYPE)
+    return Tuned(adapters, head, pooling, {}, 0)
 
 
 def predict(upper: Upper, objective: Objective[Any], tuned: Tuned, dataset: EncodedSet) -> list[Tensor]:

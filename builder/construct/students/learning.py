@@ -28,9 +28,9 @@ from backends.root.student_set import StudentWeights
 from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
 from builder.construct.students.hidden_texts import HiddenBatch, HiddenTexts
-from builder.construct.students.least_squares import LeastSquares
 from builder.construct.students.narrowing import narrowed_state, selecting
 from builder.construct.training.device import device_of, mixed_precision
+from builder.construct.training.least_squares import LeastSquares
 
 _DIGITS = 5
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
 from backends.adapters.parts import Bottleneck, Part
 from backends.adapters.pooling import PAIR_POOLING, POOLED_STATES
 from backends.adapters.recipe import AdapterRecipe
-from builder.construct.hplm.tunable import Tuned
+from builder.construct.hplm.tunable import Tuned, head_through
 from builder.construct.students.tunable import StudentLayers, TunedStudents
 
 
@@ -60,25 +60,11 @@ def _heads(students: StudentLayers, head: Head, pooling: str) -> list[Head]:
     is_whole = [student in students.shape.whole for student in range(students.shape.count)]
     if head.dense_weight is not None or pooling == PAIR_POOLING:
         is_mapped = len(students.inputs) > 0 or (students.shape.is_chained and pooling != PAIR_POOLING)
-        own = [_through(head, each, POOLED_STATES[pooling]) if is_mapped else head for each in students.maps]
+        own = [head_through(head, each, POOLED_STATES[pooling]) if is_mapped else head for each in students.maps]
         return [each if says else _silent(own[0]) for each, says in zip(own, is_whole, strict=True)]
     silent = replace(head, bias=torch.zeros(len(head.bias)))
     pairs = zip(students.maps, is_whole, strict=True)
-    return [_through(head if says else silent, each, 1) for each, says in pairs]
-
-
-def _through(head: Head, own: nn.Module, pooled_states: int) -> Head:
-    """Return the head that reads a student's states as `head` reads mapped ones.
-
-    Of pairs it does so nearly: the differences of mapped states are the mapped ones, but not their absolute values.
-    """
-    weight, bias = (own.get_parameter(name).detach().cpu() for name in ("weight", "bias"))
-    reading = (head.weight if head.dense_weight is None else head.dense_weight).float()
-    by_state = reading.reshape(len(reading), pooled_states, -1)
-    read, shift = (by_state @ weight).flatten(1), by_state[:, 0] @ bias
-    if head.dense_bias is None:
-        return replace(head, weight=read, bias=head.bias.float() + shift)
-    return replace(head, dense_weight=read, dense_bias=head.dense_bias.float() + shift)
+    return [head_through(head if says else silent, each, 1) for each, says in pairs]
 
 
 def _silent(head: Head) -> Head:
