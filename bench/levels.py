@@ -1,15 +1,15 @@
 """What do early answers save in latency and throughput, as served, and how many points of accuracy do they cost?
 
-For each task an hPLM is tuned with the settings of `hplm create`, in the home, where other benches find it. Its ladder
-is selected in a copy: the dev texts, which have also chosen the hPLM's epoch, certify that `max_drop` points at most
-are lost. `kept tokens` is of ladders that leave out words of texts that go on. Copies of the hPLMs that got a ladder go
-to `tenants` tenants on one real server with the default export. Each test text is asked once without a level and once
-for `full`; the first answers, for which the server has computed nothing yet, are judged. Then, in each round, some
-texts are asked, so that what tables lack of them is computed, and requests for these are played for `full` and without
-a level, in turns: alone, until nothing more fits, by Poisson arrivals at `load` of what `full` bears, and at `overload`
-times that, with deadlines in 5 to 20 times what 64 rows take, where rows settle for early answers before any is
-rejected. Ratios are medians over the rounds; `accuracy_2x` is of all that was answered under the overload,
-`right_2x_over_full` counts right answers.
+For each task an hPLM is tuned with the settings of `hplm create`, and then until its lower layers answer too, in the
+home, where other benches find it. Its ladder is selected in a copy: the dev texts, which have also chosen the hPLM's
+epoch, certify that `max_drop` points at most are lost. `kept tokens` is of ladders that leave out words of texts that
+go on. Copies of the hPLMs that got a ladder go to `tenants` tenants on one real server with the default export. Each
+test text is asked once without a level and once for `full`; the first answers, for which the server has computed
+nothing yet, are judged. Then, in each round, some texts are asked, so that what tables lack of them is computed, and
+requests for these are played for `full` and without a level, in turns: alone, until nothing more fits, by Poisson
+arrivals at `load` of what `full` bears, and at `overload` times that, with deadlines in 5 to 20 times what 64 rows
+take, where rows settle for early answers before any is rejected. Ratios are medians over the rounds; `accuracy_2x` is
+of all that was answered under the overload, `right_2x_over_full` counts right answers.
 
 `same_level_share` compares levels in company with those alone. `full_same_label_share` compares labels of the level
 `full`, each asked alone, with a server whose hPLMs have no ladders. Tuned hPLMs and measured rounds are kept in
@@ -51,6 +51,9 @@ from builder.serving import ServerConfig, TritonServer
 from builder.settings.hplm import TuneSettings
 from cli.export import export_settings
 from workload.deadlines import UniformDeadlines
+
+_EDITION = 2
+"""Version of the kept hPLMs and rounds. Raise it when what is measured changes."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +253,7 @@ def levels(options: Namespace) -> Result:
     settings = replace(settings, rounds=options.rounds or settings.rounds, seed=options.seed)
     names, original = _task_names(options), options.home.absolute()
     tuned = {
+        "edition": _EDITION,
         "root": RootFolder(Home(original).root(options.root)).fingerprint,
         "data": {name: task_checksums(options.data, name) for name in task_names(options.data)},
         **{name: getattr(settings, name) for name in ("train_texts", "dev_texts", "test_texts", "epochs", "max_drop")},

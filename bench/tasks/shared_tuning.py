@@ -79,17 +79,17 @@ def tuned_task(
 
 
 class SharedTunings:
-    """hPLMs on one root, all tuned on a CPU with the same settings."""
+    """hPLMs on one root, all tuned on a CPU with the same settings, until their lower layers answer too."""
 
-    def __init__(self, home: Home, root: str, settings: TuneSettings, early: bool = True) -> None:
-        self.root, self._home, self._settings, self._early = root, home, settings, early
+    def __init__(self, home: Home, root: str, settings: TuneSettings) -> None:
+        self.root, self._home, self._settings = root, home, settings
 
     def tuned(self, hplm: str, cut: CutTask, report: Report) -> HplmArtifact:
         """Return an hPLM of a task under a name; a tuning that is done is not repeated."""
         root, data = RootFolder(self._home.root(self.root)), cut.read()
         domain = Registry.open(self._home).domain(self.root, GENERAL_DOMAIN)
         upper = Upper(root.upper(), root.geometry)
-        tuned = tuned_task(self._home, domain, cut, upper, self._settings, self._early, report)
+        tuned = tuned_task(self._home, domain, cut, upper, self._settings, True, report)
         return HplmArtifact(
             hplm=hplm,
             root_fingerprint=root.fingerprint,

@@ -92,7 +92,7 @@ class HplmBuild:
             )
         objective = objective_of(self.data, settings.balances_classes)
         teacher_data = teacher(self.data, settings, self.report) if teacher else None
-        self._teacher_data = teacher_data
+        self._teacher_data, self._answered = teacher_data, teacher_data.examples if teacher_data else ()
         texts = teacher_data.examples if teacher_data else self.data.train
         train = self._encoded(objective, texts, self.domain, "train")
         dev = self._encoded(objective, self.data.dev, self.domain, "dev")
@@ -147,11 +147,10 @@ class HplmBuild:
         own, settings = trial.tuned, early_settings(trial.settings)
         if self._teacher_data is None:
             self._answered = early_examples(self.root, self.data.train)
-        answered = self._answered if self._teacher_data is None else self._teacher_data.examples
-        inputs = self._inputs() | early_inputs(own, settings, answered)
+        inputs = self._inputs() | early_inputs(own, settings, self._answered)
         train, dev = (
             self._encoded(self.objective, texts, self.domain, what)
-            for texts, what in ((answered, "train"), (self.data.dev, "dev"))
+            for texts, what in ((self._answered, "train"), (self.data.dev, "dev"))
         )
         reading = self.home.states / f".reading-{json_checksum({**inputs, 'device': self._upper.device.type})}"
         task = EarlyTask(self._upper, self.objective, own, train, dev, reading)
@@ -185,8 +184,7 @@ class HplmBuild:
     @property
     def made_with(self) -> MadeWith:
         """The texts of the training, with those that a teacher or the hPLM has only answered, and the dev file's."""
-        answered = self._teacher_data.examples if self._teacher_data else ()
-        trained = TrainedTexts.of([*self.data.train, *answered, *self._answered])
+        trained = TrainedTexts.of([*self.data.train, *self._answered])
         return MadeWith(trained, TrainedTexts.of(self.data.dev))
 
     def forget_checkpoints(self) -> None:

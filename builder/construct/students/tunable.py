@@ -38,7 +38,8 @@ class StudentLayers:
     @property
     def are_first_layers(self) -> bool:
         """Whether students are the root's first upper layers as they are."""
-        return self.shape.is_chained and len(self.inputs) == 0
+        hidden_size = self.maps[0].get_parameter("weight").shape[0]
+        return not self.shape.learns(hidden_size)
 
     @property
     def device(self) -> torch.device:

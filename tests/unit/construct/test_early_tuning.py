@@ -32,6 +32,7 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Step
 from builder.settings.hplm import TuneSettings
+from padded_rows import padded_rows
 
 SEED = 7
 """A fixed one, since some tests compare what is learned."""
@@ -84,17 +85,6 @@ def task(request: pytest.FixtureRequest, upper: Upper, tmp_path: Path) -> EarlyT
     _, dev = set_of(request.param, 2)
     own = tune(upper, objective, train, dev, QUICK, ignore)
     return EarlyTask(upper, objective, own, train, dev, tmp_path / "reading")
-
-
-def padded_rows(lengths: list[int], middle: int) -> tuple[Tensor, Tensor]:
-    rows, segments = (
-        torch.randn(len(lengths), max(lengths), 16),
-        torch.zeros(len(lengths), max(lengths), dtype=torch.int),
-    )
-    for row, length in enumerate(lengths):
-        segments[row, :length] = 2
-        segments[row, :middle] = 1
-    return rows, segments
 
 
 def states_after(upper: Upper, own: Tuned, row: Tensor, segments: Tensor) -> list[Tensor]:

@@ -22,7 +22,6 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore, write_corpus, write_pairs, write_tagged, write_task, write_values
 from builder.construct.domain.domains import update_domain
-from builder.construct.hplm.early_tuning import EarlyTask, early_examples
 from builder.construct.hplm.hplms import (
     building_hplm,
     create_hplm,
@@ -30,12 +29,9 @@ from builder.construct.hplm.hplms import (
     update_hplm,
 )
 from builder.construct.hplm.teacher_data import TeacherData
-from builder.construct.hplm.tunable import Tuned
 from builder.construct.hplm.tune import TuneSettings
-from builder.construct.tasks.dataset import TaskData, read_examples
+from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import LabelledText
-from builder.construct.tasks.trained_texts import TrainedTexts
-from builder.construct.training.loop import DivergedError
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.progress import Report, Step
 from builder.settings.hplm import TAUGHT_EPOCHS
@@ -114,57 +110,6 @@ def test_leaks_are_counted_and_said(tiny_home: Home, registry: Registry, tmp_pat
     (note,) = (step.note for step in steps if step.phase == "read the examples")
     assert f"{entry.metrics['dev_in_train']} of 67 dev texts" in note
     assert "60 of 60 test texts" in note
-
-
-def phases(steps: list[Step]) -> set[str]:
-    found = {step.phase for step in steps}
-    steps.clear()
-    return found
-
-
-def test_lower_layers_learn_to_answer_where_that_is_requested(
-    tiny_home: Home, registry: Registry, tmp_path: Path
-) -> None:
-    files, steps, phase = mood_files(tmp_path), list[Step](), "tune lower layers to answer early"
-    request = new_hplm("new/one", "tiny", "farm", **files, tune=QUICK, early=True)
-    entry = create_hplm(tiny_home, registry, request, steps.append)
-    assert phase in phases(steps) and artifact(tiny_home, entry).origin["early_tuning"]
-    assert "accuracy" in entry.metrics["early_tuning"] and entry.metrics["best_epoch"] <= QUICK.epochs
-    root, train = RootFolder(tiny_home.root("tiny")), read_examples(files["train"], "classification")
-    answered = early_examples(root, train)
-    assert len(answered) == 3 * len(train)
-    assert TrainedTexts.read(tiny_home.path / entry.folder).are_among(answered).all()
-    then = update_hplm(tiny_home, registry, next_hplm("new/one", **files, force=True), steps.append)
-    assert phase in phases(steps) and artifact(tiny_home, then).origin["early_tuning"]
-    last = update_hplm(tiny_home, registry, next_hplm("new/one", **files, force=True, early=False), steps.append)
-    assert phase not in phases(steps) and "early_tuning" not in last.metrics
-    again = update_hplm(tiny_home, registry, next_hplm("new/one", **files, force=True), steps.append)
-    assert phase not in phases(steps) and artifact(tiny_home, again).origin["early_tuning"] is False
-    assert not list((tiny_home.path / "bank").rglob(".*tuning*"))
-
-
-def test_weights_that_early_tuning_makes_worse_are_not_kept(
-    tiny_home: Home, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, steps = mood_files(tmp_path), list[Step]()
-    plain = create_hplm(tiny_home, registry, new_hplm("new/plain", "tiny", "farm", **files, tune=LONGER), ignore)
-    assert plain.metrics["dev_accuracy"] > 0.7
-
-    def spoilt(task: EarlyTask, *_: object) -> Tuned:
-        return replace(task.own, head=task.own.head.map(lambda _, one: -one), metrics={"accuracy": 0.0})
-
-    def diverged(*_: object) -> Tuned:
-        raise DivergedError("it diverged")
-
-    for number, (tuning, said) in enumerate(((spoilt, "worse: accuracy -"), (diverged, "it diverged"))):
-        monkeypatch.setattr("builder.construct.hplm.early_tuning.tune_early", tuning)
-        request = new_hplm(f"new/{number}", "tiny", "farm", **files, tune=LONGER, early=True)
-        entry = create_hplm(tiny_home, registry, request, steps.append)
-        (note,) = (step.note for step in steps if step.phase == "compare with the weights before")
-        assert note == entry.metrics["early_tuning"] and note.startswith(f"not kept, {said}")
-        assert torch.equal(artifact(tiny_home, entry).head.weight, artifact(tiny_home, plain).head.weight)
-        assert entry.metrics["dev_accuracy"] == plain.metrics["dev_accuracy"]
-        steps.clear()
 
 
 def test_garbage_collections_leave_builds_what_they_read(tiny_home: Home, registry: Registry, tmp_path: Path) -> None:

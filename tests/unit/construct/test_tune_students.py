@@ -35,6 +35,7 @@ from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.settings.hplm import TuneSettings
+from padded_rows import padded_rows
 from seeds import SEED
 
 ROOT = RootGeometry(50, 16, 32, 2, 1, 4, 32, 2, 1e-12, "gelu")
@@ -69,17 +70,6 @@ def random_heads(pooling: str, outputs: int = LABELS, shape: StudentShape = SHAP
 
 def hplm_of(head: Head, pooling: str = "mean", adapters: AdapterSet | None = None) -> Tuned:
     return Tuned(adapters or AdapterSet(), head, pooling, {}, 0)
-
-
-def padded_rows(lengths: Sequence[int], middle: int = 1) -> tuple[Tensor, Tensor]:
-    rows, segments = (
-        torch.randn(len(lengths), max(lengths), 16),
-        torch.zeros(len(lengths), max(lengths), dtype=torch.int),
-    )
-    for row, length in enumerate(lengths):
-        segments[row, :length] = 2
-        segments[row, :middle] = 1
-    return rows, segments
 
 
 def pooled_alone(
