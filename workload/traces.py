@@ -3,8 +3,8 @@
 A trace is a CSV with a header or JSONL, its columns found by their names:
 
     when      `time_s` seconds · `timestamp` milliseconds (JSONL) · `TIMESTAMP`, `time` dates with times, UTC by default
-    tokens    `tokens` · `ContextTokens` · `input_length`          may be missing
-    tenant    `hplm` · `tenant` · `group`                          may be missing
+    tokens    `tokens` · `ContextTokens` · `input_length`          in every line or in none
+    tenant    `hplm` · `tenant` · `group`                          in every line or in none
     deadline  `deadline_ms`, empty where a request has none        may be missing
     level     `level`, empty where a request names none            may be missing
 
@@ -19,7 +19,7 @@ import json
 import math
 import reprlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,15 +163,14 @@ def _parsed(text: str, path: Path, number: int) -> Line:
 
 
 class _Columns:
-    """The names of the columns and the unit of times, fixed by a trace's first line."""
+    """The columns of times, tokens and tenants, fixed by a trace's first line, and the unit of times."""
 
     def __init__(self, time: str, seconds_of: Callable[[object], float], names: Line) -> None:
         self._time = time
         self._seconds_of = seconds_of
         self._start_s: float | None = None
-        self._tokens = next((name for name in _TOKENS if name in names), None)
-        self._tenant = next((name for name in _TENANTS if name in names), None)
-        self._has_deadlines = _DEADLINE in names
+        self._tokens = _first_of(_TOKENS, names)
+        self._tenant = _first_of(_TENANTS, names)
 
     @classmethod
     def of(cls, line: Line) -> _Columns:
@@ -187,12 +186,13 @@ class _Columns:
             time_s - self._start_s,
             self._tokens_of(line),
             self._tenant_of(line),
-            self._deadline_ms_of(line),
+            _deadline_ms_of(line),
             _level_of(line),
         )
 
     def _tokens_of(self, line: Line) -> int | None:
         if self._tokens is None:
+            _require_absent(_TOKENS, line)
             return None
         tokens = _number(line[self._tokens])
         if not 1 <= tokens <= MOST_TOKENS or tokens != int(tokens):
@@ -201,6 +201,7 @@ class _Columns:
 
     def _tenant_of(self, line: Line) -> str | None:
         if self._tenant is None:
+            _require_absent(_TENANTS, line)
             return None
         tenant = line[self._tenant]
         if tenant is None or tenant == "":
@@ -209,13 +210,25 @@ class _Columns:
             raise ValueError(f"the tenant is {reprlib.repr(tenant)}, not a name")
         return str(tenant)
 
-    def _deadline_ms_of(self, line: Line) -> float | None:
-        if not self._has_deadlines or line.get(_DEADLINE) in (None, ""):
-            return None
-        deadline_ms = _number(line[_DEADLINE])
-        if not 0 < deadline_ms <= LONGEST_DEADLINE_MS:
-            raise ValueError(f"a deadline is above 0 and {LONGEST_DEADLINE_MS} ms away at most, not {deadline_ms:g}")
-        return deadline_ms
+
+def _first_of(names: Sequence[str], line: Line) -> str | None:
+    return next((name for name in names if name in line), None)
+
+
+def _require_absent(names: Sequence[str], line: Line) -> None:
+    """Raise ValueError where a line of JSONL has a column that the first line lacks."""
+    if (name := _first_of(names, line)) is not None:
+        raise ValueError(f"{name!r} is not in the first line; either every line has it or none")
+
+
+def _deadline_ms_of(line: Line) -> float | None:
+    deadline = line.get(_DEADLINE)
+    if deadline is None or deadline == "":
+        return None
+    deadline_ms = _number(deadline)
+    if not 0 < deadline_ms <= LONGEST_DEADLINE_MS:
+        raise ValueError(f"a deadline is above 0 and {LONGEST_DEADLINE_MS} ms away at most, not {deadline_ms:g}")
+    return deadline_ms
 
 
 def _level_of(line: Line) -> str | None:

@@ -44,6 +44,12 @@ def test_recorded_traffic(tmp_path: Path) -> None:
     assert as_json.deadlines_ms.tolist() == pytest.approx([9, math.nan], nan_ok=True)
 
 
+def test_a_first_line_of_jsonl_without_a_deadline(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path / "t.jsonl", '{"time_s": 0}', '{"time_s": 1, "deadline_ms": 9}'))
+    assert trace.deadlines_ms is not None
+    assert trace.deadlines_ms.tolist() == pytest.approx([math.nan, 9], nan_ok=True)
+
+
 def test_levels(tmp_path: Path) -> None:
     lines = ("time_s,hplm,level", "0,a,", "1,a,students-2", "2,b,full", "3,a,students-2")
     trace = read_trace(written(tmp_path / "t.csv", *lines))
@@ -124,6 +130,9 @@ def test_broken_csv_is_named_in_one_line(tmp_path: Path, lines: list[str], compl
         (["[" * 100_000], "line 1: not JSON"),
         (["[1]"], "line 1: not an object"),
         (['{"timestamp": 1}', "{}"], "line 2: no 'timestamp'"),
+        (['{"time_s": 1, "tokens": 3}', '{"time_s": 2}'], "line 2: no 'tokens'"),
+        (['{"time_s": 1}', '{"time_s": 2, "tokens": 3}'], "line 2: 'tokens' is not in the first line"),
+        (['{"time_s": 1}', '{"time_s": 2, "hplm": "acme/a"}'], "line 2: 'hplm' is not in the first line"),
     ],
 )
 def test_broken_jsonl_is_named_in_one_line(tmp_path: Path, lines: list[str], complaint: str) -> None:
