@@ -16,10 +16,10 @@ from typing import Any
 import gevent
 from locust.env import Environment
 from locust.exception import RPCError
-from locust.runners import MasterRunner
 
 from loadtest.errors import RunError
 from loadtest.generator.messages import Finished, MessageName, Share, outcomes_of
+from loadtest.generator.runner import LimitedRunner
 from loadtest.generator.user import OpenLoopUser
 from loadtest.outcome import Outcome
 from loadtest.schedule import Schedule
@@ -78,14 +78,15 @@ class Master:
                 self._runner.quit()
         return Ending(tuple(trouble), sum(finished.cpu_s for finished in self._finished.values()))
 
-    def _open_runner(self) -> MasterRunner:
+    def _open_runner(self) -> LimitedRunner:
         # The master sends no requests; Locust identifies the users that it hands out by their class.
         environment = Environment(user_classes=[OpenLoopUser])
         bind = "127.0.0.1" if self._workers.listen_port is None else "*"
         try:
-            runner: MasterRunner = environment.create_master_runner(bind, self._port)
+            runner = LimitedRunner(environment, bind, self._port, self._workers.count)
         except (RPCError, SystemExit) as error:
             raise RunError(f"port {self._port} for the workers is taken; choose another one") from error
+        environment.runner = runner
         runner.register_message(MessageName.ARMED, self._on_armed)
         runner.register_message(MessageName.OUTCOMES, self._on_outcomes)
         runner.register_message(MessageName.FINISHED, self._on_finished)
@@ -119,7 +120,7 @@ class Master:
                 raise RunError(f"load workers were not ready within {_LOCAL_WORKERS_READY_S:g} s; see {self._log}")
 
     def _start(self, target: Target, schedule: Schedule, processes: Sequence[subprocess.Popen[bytes]]) -> float:
-        senders = [worker.id for worker in self._runner.clients.ready][: self._workers.count]
+        senders = self._runner.choose_senders()
         shares = {worker: Share(target, schedule.share(index, len(senders))) for index, worker in enumerate(senders)}
         deadline = time.monotonic() + _LOCAL_WORKERS_READY_S
         sent_at = -math.inf

@@ -15,6 +15,8 @@ from loadtest.sender import Target
 class MessageName(StrEnum):
     SHARE = "hplm_share"
     """Sent to a worker: its share of the load and the target."""
+    REJECTED = "hplm_rejected"
+    """Sent to a worker: the load goes on without it, and why."""
     ARMED = "hplm_armed"
     """Sent to the master: the share was received."""
     GO = "hplm_go"

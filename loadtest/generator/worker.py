@@ -26,9 +26,13 @@ class Worker:
         self._runner: WorkerRunner = self._environment.create_worker_runner(host, port)
         self._runner.register_message(MessageName.SHARE, self._take_share)
         self._runner.register_message(MessageName.GO, self._take_go)
+        self._runner.register_message(MessageName.REJECTED, self._take_rejection)
+        self._rejection: str | None = None
 
-    def run(self) -> None:
+    def run(self) -> str | None:
+        """Wait until the master says that this worker may end; returns why it was rejected, if it was."""
         self._runner.greenlet.join()
+        return self._rejection
 
     def _take_share(self, environment: LoadEnvironment, msg: Any, **_: Any) -> None:
         environment.share.set(Share.from_message(msg.data))
@@ -37,6 +41,10 @@ class Worker:
     def _take_go(self, environment: LoadEnvironment, msg: Any, **_: Any) -> None:
         """Convert second 0 from the wall clock, which machines share, to this machine's monotonic clock."""
         environment.go.set(time.monotonic() + msg.data["starts_at_unix"] - time.time())
+
+    def _take_rejection(self, environment: LoadEnvironment, msg: Any, **_: Any) -> None:
+        self._rejection = msg.data["reason"]
+        self._runner.quit()
 
     def _send_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         self._runner.send_message(MessageName.OUTCOMES, {"rows": [tuple(outcome) for outcome in outcomes]})
@@ -54,9 +62,12 @@ def main() -> None:
     host, port, *rest = sys.argv[1:]
     if _OWNED in rest:
         threading.Thread(target=_end_with_master, daemon=True).start()
-    Worker(host, int(port)).run()
+    rejection = Worker(host, int(port)).run()
+    if rejection is not None:
+        sys.stderr.write(f"this worker is not needed: {rejection}\n")
+        sys.stderr.flush()
     # Requests of an interrupted run are still under way in the sender's thread; do not wait for them.
-    os._exit(0)
+    os._exit(0 if rejection is None else 1)
 
 
 if __name__ == "__main__":
