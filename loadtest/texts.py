@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -65,7 +66,7 @@ class FileTexts:
             raise WorkloadError(f"{path}: no texts")
         return cls(tuple(sorted(lines, key=tokens_of)))
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         return np.array([tokens_of(line) for line in self.lines], np.int64)
 

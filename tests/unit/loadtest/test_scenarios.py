@@ -125,6 +125,13 @@ def test_a_files_lines_nearest_to_a_length_are_taken(tmp_path: Path, seed: int) 
         assert abs(own - tokens) == min(abs(length - tokens) for length in (3, 5, 9))
 
 
+def test_a_files_lines_are_counted_once(seed: int) -> None:
+    texts = FileTexts(("one", "one two three"))
+    lengths = texts.lengths
+    texts.of_lengths(np.array([3]), np.random.default_rng(seed))
+    assert texts.lengths is lengths
+
+
 def test_segments_of_a_text_for_a_pair() -> None:
     assert segments("is it new\tno") == ("is it new", "no")
     assert segments("one two three") == ("one two", "three")
