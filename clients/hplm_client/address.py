@@ -54,6 +54,10 @@ def parse_address(url: str, protocol: Protocol | None = None) -> Address:
         raise InvalidRequestError(f"{url!r} has no valid port") from error
     if not parts.hostname or parts.path.strip("/") or parts.query or "@" in rest:
         raise InvalidRequestError(f"{url!r} is not of the form host:port")
+    try:
+        parts.hostname.encode("idna")  # as a connection will
+    except UnicodeError as error:
+        raise InvalidRequestError(f"{url!r} has no valid host name") from error
     return Address(cast(Protocol, chosen), parts.hostname, port)
 
 

@@ -223,6 +223,8 @@ def test_a_list_of_addresses() -> None:
         ("a:1,b:2,a:1", None, "a:1 stands twice"),
         ("a,grpc://a:8001", None, "a:8001 stands twice"),
         ("a:1,b:x", None, "no valid port"),
+        ("a:1,b..c:2", None, "'b..c:2' has no valid host name"),
+        (f"{'a' * 64}:1", "http", "no valid host name"),
         ("https://a:1", None, "unknown protocol 'https'; use 'grpc' or 'http', which ssl= or HPLM_CA encrypts"),
         ("a:1,b/c", None, "not of the form"),
         (["a:1", 2], None, "a str or a sequence of them"),

@@ -78,6 +78,8 @@ def test_ids_without_a_tenant_and_a_name_are_refused(hplm: object) -> None:
         ("triton", "grpc", Address("grpc", "triton", 8001)),
         ("http://triton", None, Address("http", "triton", 8000)),
         ("grpc://[::1]:8001", None, Address("grpc", "::1", 8001)),
+        ("http://[fe80::1%eth0]:80", None, Address("http", "fe80::1%eth0", 80)),
+        ("http://bücher.example.:80", None, Address("http", "bücher.example.", 80)),
     ],
 )
 def test_addresses(url: str, protocol: str | None, expected: Address) -> None:
