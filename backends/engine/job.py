@@ -49,7 +49,7 @@ class Job:
         computing_us: Processor time of `hplm_lower` for fragments of this row; its tenant is charged.
         is_wanted: Whether the request is still open; rows of an answered request are not computed.
         stack: Where the job runs next.
-        lease: Held from staging until the job ends or moves to another stack.
+        lease: Held from staging until the job ends.
         fallback: The last `SoFar`; none where the hPLM sends no doubtful answers.
         level: What the request asks for, one of `LEVELS`.
         lacks_ladder: Whatever the registry says, its rows pass all layers: the ladder is damaged.
@@ -139,11 +139,6 @@ class Job:
         self.is_retried = True
         if self.stack.level != FULL or not self.entry.may_settle:
             self.least_depth = self.depth
-
-    def move(self, key: StackKey, hidden: Rows) -> None:
-        """Go on in another stack, which has slots of its own."""
-        self.release_lease()
-        self.stack, self.hidden, self.num_tokens = key, hidden, len(hidden)
 
     def end(self, answer: Answer | HplmError) -> None:
         """Release what the job holds, then answer it; an unreachable caller costs the others nothing."""

@@ -75,7 +75,7 @@ class JobQueue:
         return rejection
 
     def readd(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs that go on in another stack: charged to their tenants, never rejected for want of room."""
+        """Queue jobs that the stage before admitted: charged to their tenants, never rejected for want of room."""
         with self.changed:
             is_closed = self.is_closed
             if not is_closed:

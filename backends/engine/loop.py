@@ -102,7 +102,7 @@ class ServeLoop:
         self._most_in_flight = _MOST_IN_FLIGHT + num_stages - 1
         self._in_flight: list[StagedBatch] = []
         self._num_concluded = 0
-        """Jobs that have ended or moved on, and so released their leases."""
+        """Jobs that have ended here, and so released their leases."""
         self._emitted = EmittedQueue(self._insurance, answer)
         self._threads = [
             threading.Thread(target=self._guarded, args=(target,), name=f"serve{target.__name__}", daemon=True)
@@ -369,7 +369,7 @@ class ServeLoop:
                     costs.adopt(model)
 
     def _conclude(self, batch: StagedBatch, jobs: Sequence[Job]) -> None:
-        """Jobs of a batch have ended or moved on; the batch is in flight until all have."""
+        """Jobs of a batch have ended here; the batch is in flight until all have."""
         for job in jobs:
             job.release_lease()
         with self._changed:

@@ -1,4 +1,4 @@
-"""Handles outcomes: a job is answered, passed on, gets a fallback, is queued for the next stack, or is retried."""
+"""Handles outcomes: a job is answered, passed on, gets a fallback, or is retried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backends.engine.job import Job
 from backends.engine.job_queue import JobQueue
 from backends.engine.passed import Passed
 from backends.engine.quarantine import Quarantine
-from backends.engine.stack_protocol import Done, Next, Outcome, SoFar
+from backends.engine.stack_protocol import Done, Outcome, SoFar
 from backends.engine.staged_batch import StagedBatch
 from backends.errors import HplmError, InvalidArgumentError, NotANumberError
 from backends.scheduling.admission import Admission
@@ -105,10 +105,6 @@ class Outcomes:
         done = [(one, one.outcome) for one in finals if isinstance(one.outcome, Done)]
         self._answer_done([(one, Scored(outcome.logits, outcome.level)) for one, outcome in done])
         self._pass_on([(one, one.outcome) for one in finals if isinstance(one.outcome, Passed)])
-        moving = [(one.job, one.outcome) for one in finals if isinstance(one.outcome, Next)]
-        for job, outcome in moving:
-            job.move(outcome.key, outcome.hidden)
-        self.go_on([job for job, _ in moving])
 
     def _pass_on(self, passed: Sequence[tuple[Emitted, Passed]]) -> None:
         """Send rows to the next stage; the late ones, and those of NaN or huge numbers, go no further."""
@@ -124,7 +120,7 @@ class Outcomes:
                 one.job.end(outcome)
 
     def go_on(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs that have passed another stack, but for those that are late."""
+        """Queue jobs that have passed the stage before, but for those that are late."""
         now = now_us()
         reject([job for job in jobs if job.is_late(now)], late_waiting(), self._count)
         if on_time := [job for job in jobs if not job.is_late(now)]:

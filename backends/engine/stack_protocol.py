@@ -1,7 +1,7 @@
 """The seam between the serve loop and everything that computes.
 
 A batch is not the end of a job: a stack emits outcomes while it runs, also between two layers. For each job it emits
-any number of `SoFar`, then exactly one of `Done`, `Next` and `Passed`.
+any number of `SoFar`, then exactly one of `Done` and `Passed`.
 
 Usage:
     job.lease = stack.lease(job)
@@ -21,7 +21,6 @@ from backends.engine.answer_level import AnswerLevel
 from backends.engine.job import Job, Lease
 from backends.engine.passed import Passed
 from backends.stack_key import StackKey
-from backends.wire import Rows
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,7 @@ class Done:
     level: AnswerLevel | None = None
 
 
-@dataclass(frozen=True)
-class Next:
-    """The job goes on in another stack; `hidden` is `[L, H]`, where L may be less than before."""
-
-    key: StackKey
-    hidden: Rows
-
-
-Outcome = SoFar | Done | Next | Passed
+Outcome = SoFar | Done | Passed
 Emit = Callable[[Job, Outcome], None]
 """Takes outcomes from the thread that runs the batch, or its compute threads. A job may end as soon as its final
 outcome is emitted, so the stack does not use its lease afterwards."""

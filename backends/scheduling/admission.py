@@ -130,7 +130,7 @@ class Admission(Generic[JobT]):
         return None
 
     def readmit(self, jobs: Sequence[JobT], now_us: int) -> None:
-        """Queue jobs that go on in another stack: charged to their tenants, and never rejected."""
+        """Queue jobs that the stage before admitted: charged to their tenants, and never rejected."""
         for job in jobs:
             self._enter(job, self._is_within_share(job.tenant, now_us))
 
