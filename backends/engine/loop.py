@@ -64,7 +64,6 @@ class ServeLoop:
         admission: Decides about arriving jobs; asked under this loop's lock only.
         on_forecast: Told the wait forecast every 100 ms while there is work, and once more when there is none.
         on_failure: Called once after a defect has ended a thread and all jobs have been answered.
-        is_threaded: False for a loop that `step` drives.
         beat_of: Returns the beat of each of `LOOPS`, called each time that loop goes round.
         pool: What the stacks compute on; by default they have one stage.
     """
@@ -77,7 +76,6 @@ class ServeLoop:
         admission: Admission[Job],
         on_forecast: OnForecast | None = None,
         on_failure: Callable[[], None] = leave_failed,
-        is_threaded: bool = True,
         beat_of: Callable[[str], Beat] = lambda _: no_beat,
         pool: ComputePool | None = None,
     ) -> None:
@@ -108,9 +106,8 @@ class ServeLoop:
             threading.Thread(target=self._guarded, args=(target,), name=f"serve{target.__name__}", daemon=True)
             for target in (self._stage_batches, *[self._run_batches] * num_stages, self._answer_outcomes)
         ]
-        if is_threaded:
-            for thread in self._threads:
-                thread.start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def answers(self) -> Counter[tuple[str, str]]:
@@ -124,12 +121,11 @@ class ServeLoop:
 
     # --- arriving ---
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue the jobs of one request, all or none; they are answered in any case."""
-        self.submit_together([jobs])
-
     def submit_together(self, requests: Sequence[Sequence[Job]]) -> None:
-        """Queue several requests before anything is chosen; each is admitted or rejected by itself, as a whole."""
+        """Queue several requests before anything is chosen; each is admitted or rejected by itself, as a whole.
+
+        All jobs are answered in any case.
+        """
         now = now_us()
         rejected: list[tuple[Sequence[Job], HplmError]] = []
         with self._changed:
@@ -158,17 +154,10 @@ class ServeLoop:
         """Finish the running batch; reject the jobs that wait or are staged."""
         waiting = self._queue.close()
         for thread in self._threads:
-            if thread.is_alive():
-                thread.join()
+            thread.join()
         reject(waiting, UnavailableError(STOPPING))
 
     # --- the flow of a batch ---
-
-    def step(self) -> bool:
-        """Stage, run and answer the next batch in the caller's thread; whether there was any."""
-        if self.may_stage():
-            self._stage_next()
-        return self._run_next() and self._answer_next()
 
     def _stage_batches(self) -> None:
         take_threads(1)  # copies of a megabyte; the cores belong to the computing
@@ -285,12 +274,11 @@ class ServeLoop:
         reject(batch.jobs, UnavailableError(STOPPING))
         return None
 
-    def _run_next(self) -> bool:
+    def _run_next(self) -> None:
         """Run the staged batch, if there is one; an idle thread must not hold it, and with it its stack."""
         batch = self._next_staged()
         if batch is not None:
             self._run(batch)
-        return batch is not None
 
     def _run(self, batch: StagedBatch) -> None:
         """Run the jobs of a batch if any of them is on time; the late ones are rejected first."""

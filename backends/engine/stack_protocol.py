@@ -45,13 +45,6 @@ Emit = Callable[[Job, Outcome], None]
 outcome is emitted, so the stack does not use its lease afterwards."""
 
 
-class Batch(Protocol):
-    """Jobs laid out for their stack."""
-
-    @property
-    def jobs(self) -> Sequence[Job]: ...
-
-
 class Stack(Protocol):
     """Computes jobs of one key. One thread leases and packs while another runs."""
 
@@ -76,7 +69,7 @@ class Stack(Protocol):
         ...
 
     def pack(self, jobs: Sequence[Job]) -> Any:
-        """Lay out jobs that hold their leases; the result is this stack's own kind of `Batch`.
+        """Lay out jobs that hold their leases; the result is this stack's own kind of batch.
 
         Jobs that are retried are laid out so that a row of NaN cannot spoil another.
         """
