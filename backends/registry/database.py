@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,12 @@ class Database:
         with clear_errors(), self.engine.connect() as connection:
             return connection.execute(_POSITION).one() == position
 
+    def reading(self) -> AbstractContextManager[Session]:
+        return self.transaction()
+
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def transaction(self) -> Iterator[Session]:
+        """A transaction that may also write what is no publication, so that no reader looks again."""
         with clear_errors(), self._begun(lambda session: session.connection()) as session:
             yield session
 

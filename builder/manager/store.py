@@ -7,8 +7,7 @@ it writes has any effect.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -69,7 +68,7 @@ class JobStore:
 
     def submitted_before(self, spec: JobSpec, idempotency_key: str) -> Job | None:
         """The job that a key has made; the key of another request is an error."""
-        with self._session() as session:
+        with self._database.reading() as session:
             row = session.scalars(select(JobRow).where(JobRow.idempotency_key == idempotency_key)).one_or_none()
             known = Job.model_validate(row) if row else None
         if known is not None and not known.asks_the_same(spec):
@@ -77,7 +76,7 @@ class JobStore:
         return known
 
     def job(self, job_id: int) -> Job:
-        with self._session() as session:
+        with self._database.reading() as session:
             row = session.get(JobRow, job_id)
             if row is None:
                 raise NotFoundError(f"job {job_id} does not exist")
@@ -91,25 +90,25 @@ class JobStore:
             query = query.where(JobRow.target.startswith(wanted.target_prefix, autoescape=True))
         if wanted.before is not None:
             query = query.where(JobRow.id < wanted.before)
-        with self._session() as session:
+        with self._database.reading() as session:
             return [Job.model_validate(row) for row in session.scalars(query)]
 
     def unfinished(self) -> list[Job]:
         """Queued and running jobs, the oldest first."""
-        with self._session() as session:
+        with self._database.reading() as session:
             query = select(JobRow).where(JobRow.state.in_(UNFINISHED)).order_by(JobRow.id)
             return [Job.model_validate(row) for row in session.scalars(query)]
 
     def num_unfinished_of(self, tenant: str, but_kinds: Collection[str]) -> int:
         """Count a tenant's jobs that are queued or run, except those of some kinds."""
         query = select(func.count()).select_from(JobRow).where(*_of(tenant, but_kinds))
-        with self._session() as session:
+        with self._database.reading() as session:
             return session.scalars(query.where(JobRow.state.in_(UNFINISHED))).one()
 
     def submitted_of(self, tenant: str, but_kinds: Collection[str], since_s: float) -> list[float]:
         """Return when a tenant's jobs were submitted since then, the oldest first, except those of some kinds."""
         query = select(JobRow.created_s).where(*_of(tenant, but_kinds), JobRow.created_s > since_s)
-        with self._session() as session:
+        with self._database.reading() as session:
             return list(session.scalars(query.order_by(JobRow.created_s)))
 
     def request_cancel(self, job_id: int, who: str | None = None) -> Job:
@@ -121,7 +120,7 @@ class JobStore:
             "finished_s": case((is_queued, now_s), else_=JobRow.finished_s),
             "cancel_requested_s": case((JobRow.cancel_requested_s.is_(None), now_s), else_=JobRow.cancel_requested_s),
         }
-        with self._session() as session:
+        with self._database.transaction() as session:
             wanted = update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(UNFINISHED))
             if _changed(session, wanted.values(change)) and who is not None:
                 target = session.scalars(select(JobRow.target).where(JobRow.id == job_id)).one()
@@ -132,7 +131,7 @@ class JobStore:
 
     def claim(self, job_id: int) -> Job | None:
         """Take a queued job for its next attempt, unless it was cancelled meanwhile."""
-        with self._session() as session:
+        with self._database.transaction() as session:
             claimed = update(JobRow).where(JobRow.id == job_id, JobRow.state == JobState.QUEUED)
             values = {"state": JobState.RUNNING, "attempt": JobRow.attempt + 1, "claimed_s": time.time()}
             fresh = {"worker": None, "heartbeat_s": None, "progress": None}
@@ -160,14 +159,14 @@ class JobStore:
         ended = JobRow.state.not_in(UNFINISHED)
         newest = select(JobRow.id).where(ended).order_by(JobRow.finished_s.desc(), JobRow.id.desc()).limit(but_last)
         old = or_(JobRow.finished_s < before_s, JobRow.id.not_in(newest))
-        with self._session() as session:
+        with self._database.reading() as session:
             return list(session.scalars(select(JobRow.id).where(ended, old).order_by(JobRow.id)))
 
     def forget(self, job_ids: Sequence[int]) -> None:
         """Remove finished jobs; their numbers are never given again, their idempotency keys are free."""
         for start in range(0, len(job_ids), _IDS_PER_STATEMENT):
             chosen = JobRow.id.in_(job_ids[start : start + _IDS_PER_STATEMENT])
-            with self._session() as session:
+            with self._database.transaction() as session:
                 session.execute(delete(JobRow).where(chosen, JobRow.state.not_in(UNFINISHED)))
 
     # --- what a worker does ---
@@ -199,24 +198,17 @@ class JobStore:
 
     def _while_running(self, job_id: int, attempt: int, /, **values: Any) -> bool:
         same = (JobRow.id == job_id, JobRow.attempt == attempt, JobRow.state == JobState.RUNNING)
-        with self._session() as session:
+        with self._database.transaction() as session:
             return _changed(session, update(JobRow).where(*same).values(values))
 
     def _insert(self, spec: JobSpec, key: str | None, who: str | None) -> Job:
         row = JobRow(**spec.model_dump(), state=JobState.QUEUED, created_s=time.time(), idempotency_key=key)
-        with self._session() as session:
+        with self._database.transaction() as session:
             session.add(row)
             session.flush()
             if who is not None:
                 note(session, f"job.submit {spec.kind}", spec.target, after=f"job {row.id}", who=who)
             return Job.model_validate(row)
-
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        self._database.leave_replaced_file()
-        engine = self._database.engine
-        with clear_errors(), Session(engine, expire_on_commit=False) as session, session.begin():
-            yield session
 
 
 def _of(tenant: str, but_kinds: Collection[str]) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
