@@ -11,7 +11,7 @@ import numpy as np
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.settings import Capacity
 from backends.scheduling.tenants import tenant_of
-from builder.placement.simulated_load import ConstantDelay, Workload
+from builder.placement.simulated_load import Workload
 from workload.arrivals import Arrivals, TraceArrivals
 from workload.deadlines import Deadlines, TraceDeadlines
 from workload.errors import WorkloadError
@@ -92,8 +92,8 @@ class DescribedWorkload:
             raise WorkloadError(f"a retrieval takes 0 to {_LONGEST_RETRIEVAL_MS:,} ms, not {self.retrieval_ms}")
         arrivals = self._arrivals(load, machine.rate_per_s(lengths, tenants))
         deadlines = None if self.deadlines is None else self._deadlines(self.deadlines, machine, lengths, tenants)
-        retrieval = ConstantDelay(round(1_000 * self.retrieval_ms))
-        return Workload(arrivals, lengths, tenants, deadlines, retrieval, self._names(tenants))
+        retrieval_us = round(1_000 * self.retrieval_ms)
+        return Workload(arrivals, lengths, tenants, deadlines, retrieval_us, self._names(tenants))
 
     def _names(self, tenants: Tenants) -> tuple[str, ...]:
         """Return the tenants' names, where a trace has them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,44 +16,12 @@ from workload.tenants import Tenants, TraceTenants
 Int64 = NDArray[np.int64]
 
 
-class Delays(Protocol):
-    def draw_us(self, count: int, rng: np.random.Generator) -> Int64:
-        """Shape: [count]."""
-        ...
-
-
-@dataclass(frozen=True)
-class ConstantDelay:
-    delay_us: int = 0
-
-    def __post_init__(self) -> None:
-        if self.delay_us < 0:
-            raise WorkloadError(f"a delay is 0 or more, not {self.delay_us} us")
-
-    def draw_us(self, count: int, rng: np.random.Generator) -> Int64:
-        return np.full(count, self.delay_us, np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class ObservedDelays:
-    """Measured delays, drawn independently."""
-
-    observed_us: Int64
-
-    def __post_init__(self) -> None:
-        if not len(self.observed_us) or self.observed_us.min() < 0:
-            raise WorkloadError("delays must have been observed, none of them below 0")
-
-    def draw_us(self, count: int, rng: np.random.Generator) -> Int64:
-        return rng.choice(self.observed_us, count)
-
-
 @dataclass(frozen=True)
 class Workload:
     """The distributions of a load.
 
     Attributes:
-        retrieval: The delay between arrival and the upper half's queue.
+        retrieval_us: The delay between arrival and the upper half's queue.
         names: Of the tenants, by their numbers; without any they are told apart by their numbers.
     """
 
@@ -62,12 +29,16 @@ class Workload:
     lengths: Lengths
     tenants: Tenants
     deadlines: Deadlines | None = None
-    retrieval: Delays = ConstantDelay()
+    retrieval_us: int = 0
     names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.retrieval_us < 0:
+            raise WorkloadError(f"a retrieval takes 0 us or more, not {self.retrieval_us}")
 
     def draw(self, duration_s: float, seed: int) -> SimulatedLoad:
         """Draw each column with a generator of its own, so that changing one distribution changes no other column."""
-        rngs = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(5)]
+        rngs = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(4)]
         times_s, indices = self._arrivals(duration_s, rngs[0])
         arrived_us = (times_s * 1e6).astype(np.int64)
         count = len(arrived_us)
@@ -75,7 +46,7 @@ class Workload:
         deadlines_us = None
         if self.deadlines is not None:
             deadlines_us = arrived_us + 1_000 * self._deadlines_ms(self.deadlines, indices, count, rngs[3])
-        queued_us = arrived_us + self.retrieval.draw_us(count, rngs[4])
+        queued_us = arrived_us + self.retrieval_us
         return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us, self.names)
 
     def _arrivals(self, duration_s: float, rng: np.random.Generator) -> tuple[Times, Int64 | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.settings import AdmissionSettings, Capacity
-from builder.placement import ConstantDelay, SimulatedLoad, Simulator, Workload
+from builder.placement import SimulatedLoad, Simulator, Workload
 from builder.placement.described_workload import Machine
 from builder.placement.fleet.fleet_simulator import FleetSimulator
 from builder.placement.policies import policy_named
@@ -96,7 +96,7 @@ def _timed(
     """Drawing the load counts. Deadlines are some of a server's batches."""
     batch_ms = 64_000.0 / RATE_PER_S * load * num_servers
     deadlines = UniformDeadlines(round(5 * batch_ms), round(20 * batch_ms))
-    workload = Workload(PoissonArrivals(RATE_PER_S), LENGTHS, TENANTS, deadlines, ConstantDelay(2_000))
+    workload = Workload(PoissonArrivals(RATE_PER_S), LENGTHS, TENANTS, deadlines, retrieval_us=2_000)
     start_s = time.perf_counter()
     drawn = workload.draw(simulated_s, seed)
     attainment, rows_per_batch = play(drawn)

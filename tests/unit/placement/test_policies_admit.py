@@ -7,7 +7,7 @@ import pytest
 
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.settings import AdmissionSettings, Capacity
-from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
+from builder.placement import SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.described_workload import Machine
 from builder.placement.policies import POLICY_NAMES, policy_named
 from workload.arrivals import PoissonArrivals
@@ -38,7 +38,7 @@ def drawn(times: float, tenants: int, seed: int, lengths: NormalLengths = WIDE, 
     """Draw a load of `times` what full batches can answer, with deadlines in 5 to 20 batches."""
     deadlines = UniformDeadlines(round(5 * BATCH_MS), round(20 * BATCH_MS))
     arrivals = PoissonArrivals(times * RATE_PER_S)
-    workload = Workload(arrivals, lengths, UniformTenants(tenants), deadlines, ConstantDelay(2_000))
+    workload = Workload(arrivals, lengths, UniformTenants(tenants), deadlines, retrieval_us=2_000)
     return workload.draw(batches * BATCH_MS / 1e3, seed)
 
 

@@ -16,7 +16,7 @@ from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.policies import FirstComeFirstServed
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity
-from builder.placement import ConstantDelay, Exits, SimulatedLoad, Simulator, Workload
+from builder.placement import Exits, SimulatedLoad, Simulator, Workload
 from builder.placement.fleet.fleet_simulation import FleetSimulation
 from builder.placement.fleet.fleet_simulator import FleetSimulator
 from builder.placement.fleet.happenings import Drain, Happening, Loss
@@ -177,7 +177,7 @@ def fleet_of(count: int, balance: int = 125, admits: bool = True) -> FleetSimula
 def load_of(rate_per_s: float, tenants: int = 400, seconds: float = 4.0) -> SimulatedLoad:
     deadlines = UniformDeadlines(50, 200)
     workload = Workload(
-        PoissonArrivals(rate_per_s), NormalLengths(5), UniformTenants(tenants), deadlines, ConstantDelay(500)
+        PoissonArrivals(rate_per_s), NormalLengths(5), UniformTenants(tenants), deadlines, retrieval_us=500
     )
     return workload.draw(seconds, seed=3)
 

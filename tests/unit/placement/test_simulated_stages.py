@@ -11,7 +11,7 @@ from backends.errors import InvalidArgumentError
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policies import FirstComeFirstServed
 from backends.scheduling.settings import AdmissionSettings, Capacity
-from builder.placement import ConstantDelay, Exits, SimulatedLoad, Simulator, Stages, Students, Workload
+from builder.placement import Exits, SimulatedLoad, Simulator, Stages, Students, Workload
 from builder.placement.fleet.fleet_simulator import FleetSimulator
 from builder.placement.machine import SharedMachine
 from builder.placement.server_costs import CoreCosts, ServerCosts
@@ -99,9 +99,7 @@ def test_requests_slow_each_stage_down(seed: int) -> None:
 
 def test_what_serving_takes_is_added_to_stages(seed: int) -> None:
     """Where it takes nothing, a server of stages answers as without it; where it takes more, fewer are on time."""
-    workload = Workload(
-        PoissonArrivals(1_300.0), FixedLengths(20), UniformTenants(20), UniformDeadlines(300, 900), ConstantDelay(0)
-    )
+    workload = Workload(PoissonArrivals(1_300.0), FixedLengths(20), UniformTenants(20), UniformDeadlines(300, 900))
     load, model = workload.draw(5.0, seed), CostModel(8_000.0, 0.0, 80.0, 0.0, 0.0)
 
     def attained(costs: ServerCosts | None) -> float:
@@ -117,7 +115,7 @@ def test_what_serving_takes_is_added_to_stages(seed: int) -> None:
 
 def test_even_stages_without_batches_wait_as_the_formula_says(seed: int) -> None:
     """Deterministic stages wait as one that takes as long as the slowest: D + rate * d ** 2 / (2 * (1 - rate * d))."""
-    workload = Workload(PoissonArrivals(100.0), FixedLengths(20), UniformTenants(1), None, ConstantDelay(0))
+    workload = Workload(PoissonArrivals(100.0), FixedLengths(20), UniformTenants(1))
     load = workload.draw(150.0, seed)
     model = CostModel(10_000.0, 0.0, 0.0, 0.0, 0.0)
     simulation = Simulator(FirstComeFirstServed(), model, Capacity(1), stages=Stages.even(2)).run(load)
@@ -128,9 +126,7 @@ def test_even_stages_without_batches_wait_as_the_formula_says(seed: int) -> None
 
 def test_stages_answer_more_than_one_and_admission_keeps_its_word(seed: int) -> None:
     """At nearly twice what one stage of all layers answers, two answer nearly all."""
-    workload = Workload(
-        PoissonArrivals(1_000.0), FixedLengths(20), UniformTenants(20), UniformDeadlines(500, 1_500), ConstantDelay(0)
-    )
+    workload = Workload(PoissonArrivals(1_000.0), FixedLengths(20), UniformTenants(20), UniformDeadlines(500, 1_500))
     load, capacity = workload.draw(6.0, seed), Capacity(64)
     model = CostModel(8_000.0, 0.0, 80.0, 0.0, 0.0)  # of full batches one stage answers 580 rows a second
     attained = {}

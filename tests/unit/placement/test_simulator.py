@@ -19,9 +19,7 @@ from backends.scheduling.settings import AdmissionSettings, Capacity, ShareSetti
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.stack_key import StackKey
 from builder.placement import (
-    ConstantDelay,
     Exits,
-    ObservedDelays,
     SimulatedLoad,
     Simulation,
     Simulator,
@@ -231,7 +229,7 @@ def random_settings(chance: random.Random, max_waiting: int) -> AdmissionSetting
 def test_a_load_in_blocks_meets_the_reference_too(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_BLOCK", 1_000)
     workload = Workload(
-        PoissonArrivals(9_000.0), FixedLengths(2), UniformTenants(3), UniformDeadlines(2, 60), ConstantDelay(700)
+        PoissonArrivals(9_000.0), FixedLengths(2), UniformTenants(3), UniformDeadlines(2, 60), retrieval_us=700
     )
     load = workload.draw(1.0, seed)
     assert len(load) > 8_000
@@ -245,7 +243,7 @@ def test_a_load_in_blocks_meets_the_reference_too(seed: int, monkeypatch: pytest
 
 
 def test_an_idle_machine_answers_each_alone() -> None:
-    workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, ConstantDelay(300))
+    workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, retrieval_us=300)
     simulation = Simulator(FirstComeFirstServed(), COST_MODEL).run(workload.draw(5.0, seed=1))
     alone_us = round(1_000 + 200 + 20 * 10 + 0.1 * 100 + 50)
     assert simulation.latencies_us.tolist() == [300 + alone_us] * 50
@@ -271,7 +269,7 @@ def test_overload_is_refused_not_forgotten() -> None:
 
 def test_lone_rows_that_leave_are_answered_at_their_exit() -> None:
     exits = Exits(0.4, 0.25)
-    workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, ConstantDelay(300))
+    workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, retrieval_us=300)
     simulation = Simulator(FirstComeFirstServed(), COST_MODEL, exits=exits).run(workload.draw(20.0, seed=3))
     leaving = exits.leaving(len(simulation.load))
     whole_us, early_us = (round(200 + 50 + depth * (1_000 + 20 * 10 + 0.1 * 100)) for depth in (1, 0.25))
@@ -320,8 +318,9 @@ def test_exits_that_cannot_be(share: float, depth: float) -> None:
 
 def test_one_seed_one_result_and_each_column_its_own_chance() -> None:
     def drawn(lengths: FixedLengths | NormalLengths, seed: int) -> SimulatedLoad:
-        delays = ObservedDelays(np.array([100, 900]))
-        return Workload(PoissonArrivals(300.0), lengths, ZipfTenants(9), UniformDeadlines(5, 50), delays).draw(3, seed)
+        return Workload(
+            PoissonArrivals(300.0), lengths, ZipfTenants(9), UniformDeadlines(5, 50), retrieval_us=900
+        ).draw(3, seed)
 
     def figures(load: SimulatedLoad) -> dict[str, float]:
         return Simulator(FirstComeFirstServed(), COST_MODEL).run(load).figures()
