@@ -159,10 +159,6 @@ def write_student_adapters(folder: Path, students: StudentAdapters) -> None:
     )
 
 
-def has_student_adapters(folder: Path) -> bool:
-    return (folder / _MANIFEST).exists()
-
-
 def read_student_adapters(folder: Path) -> StudentAdapters | None:
     """Map what a version has for its root's students into memory, if it has something.
 

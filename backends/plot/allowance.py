@@ -9,7 +9,6 @@ class Allowance:
     """A shared budget that any thread may take from, down to zero."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
         self._left = limit
         self._lock = threading.Lock()
 
@@ -23,7 +22,3 @@ class Allowance:
     def give_back(self, count: int) -> None:
         with self._lock:
             self._left += count
-
-    def renew(self) -> None:
-        with self._lock:
-            self._left = self._limit

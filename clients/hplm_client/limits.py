@@ -78,7 +78,6 @@ def jittered(retry_after_s: float) -> float:
 class Window:
     """Time limits of one exchange: its own timeout, the server-side deadline, and the end of the whole call."""
 
-    starts_at: float
     ends_at: float
     deadline_at: float | None
 
@@ -91,7 +90,7 @@ class Window:
             timeout_s = _DEFAULT_TIMEOUT_S if deadline_s is None else deadline_s + _GRACE_S
         timeout_s = min(timeout_s, _LONGEST_TIMEOUT_S)
         ends_at = now + timeout_s if call_ends_at is None else min(now + timeout_s, call_ends_at)
-        return cls(now, ends_at, None if deadline_s is None else now + deadline_s)
+        return cls(ends_at, None if deadline_s is None else now + deadline_s)
 
     def remaining_s(self) -> float:
         return self.ends_at - time.monotonic()

@@ -85,7 +85,6 @@ class EarlyOutcome(NamedTuple):
     """The weights to go on with, and how those of the early tuning answer after all layers, against those before."""
 
     tuned: Tuned
-    is_kept: bool
     finding: str
 
 
@@ -151,7 +150,7 @@ def tune_early_or_keep(
 def _outcome(tuned: Tuned, is_kept: bool, finding: str, report: Report) -> EarlyOutcome:
     finding = f"{'kept' if is_kept else 'not kept'}, {finding}"
     report(Step("compare with the weights before", 1, 1, finding))
-    return EarlyOutcome(tuned, is_kept, finding)
+    return EarlyOutcome(tuned, finding)
 
 
 class EarlyHplm(nn.Module):
