@@ -42,6 +42,7 @@ from backends.adapters.head import Head
 from backends.engine.exits import NEVER
 from backends.errors import NotFoundError
 from backends.home import Home
+from bench.kit.calibration_floor import calibration_floor
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.ladder_answers import Ladder
 from bench.kit.trials import Trials
@@ -49,7 +50,7 @@ from bench.tasks.data import Caps, labelled_task_names, task_checksums
 from bench.tasks.each_layer import LayeredTask, OneRoot
 from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS
 from builder.construct.hplm.trainable import Indices
-from builder.construct.tasks.calibration import calibration_error, calibration_floor
+from builder.construct.tasks.calibration import calibration_error
 from builder.construct.training.device import training_device
 from builder.levels.certificate import Certificate, certify
 from builder.levels.exit_layers import offered_exits

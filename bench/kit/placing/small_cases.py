@@ -8,8 +8,8 @@ from statistics import mean
 import numpy as np
 
 from bench.kit.placing.loads import devices, even_model, gamma_traffic
+from bench.kit.placing.optimum import optimum
 from builder.placement.planner.frames import framings
-from builder.placement.planner.optimum import optimum
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selecting import Selector

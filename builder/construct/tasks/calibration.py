@@ -23,7 +23,6 @@ TEMPERATURES = (0.05, 20.0)
 NUM_BINS = 15
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _PRECISION = 1e-4
-_FLOOR_DRAWS = 100
 
 
 def labels_of(target: Any, num_labels: int) -> Tensor:
@@ -99,9 +98,3 @@ def calibration_error(confidence: Floats, is_right: Bools) -> float:
     bins = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
     differences = np.bincount(bins, weights=confidence - is_right, minlength=NUM_BINS)
     return float(np.abs(differences).sum() / len(confidence))
-
-
-def calibration_floor(confidence: Floats, rng: np.random.Generator) -> float:
-    """Return the error that true confidences would show on as many rows, by chance."""
-    draws = rng.random((_FLOOR_DRAWS, len(confidence))) < confidence
-    return float(np.mean([calibration_error(confidence, is_right) for is_right in draws]))

@@ -11,9 +11,11 @@ import torch
 
 from backends.errors import NotFoundError
 from bench.calibration import figures_of
+from bench.kit.calibration_floor import calibration_floor
 from bench.kit.ladder_answers import Ladder
 from bench.kit.trials import Trials
 from bench.tasks.each_layer import strict_rows
+from builder.construct.tasks.calibration import calibration_error
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
 from builder.levels.answers import StepAnswers
@@ -83,3 +85,12 @@ def test_a_task_that_is_kept_is_found_by_all_that_it_depends_on(tmp_path: Path) 
     trials.keep("a", [row("a", 2)])
     assert trials.find("a") == [row("a", 2)] and other.find("a") is None
     assert Trials(None, {}).find("a") is None
+
+
+def test_true_confidences_have_the_error_of_chance() -> None:
+    rng = np.random.default_rng(2)
+    confidence = 0.5 + 0.5 * rng.random(4000)
+    floor = calibration_floor(confidence, rng)
+    assert 0.002 < floor < 0.02
+    assert calibration_error(confidence, rng.random(4000) < confidence) < 2 * floor
+    assert calibration_error(confidence, rng.random(4000) < confidence - 0.1) > 4 * floor

@@ -10,7 +10,6 @@ from torch.nn import functional
 from builder.construct.tasks.calibration import (
     TEMPERATURES,
     calibration_error,
-    calibration_floor,
     confidences,
     fit_temperature,
     is_at_bound,
@@ -78,12 +77,3 @@ def test_the_error_is_the_distance_of_confidence_and_truth() -> None:
     is_right = np.array([True] * 9 + [False] + [True] * 5 + [False] * 5)
     assert calibration_error(confidence, is_right) == pytest.approx((0.05 + 0.15) / 2)
     assert calibration_error(np.ones(4), np.ones(4, bool)) == 0
-
-
-def test_true_confidences_have_the_error_of_chance() -> None:
-    rng = np.random.default_rng(2)
-    confidence = 0.5 + 0.5 * rng.random(4000)
-    floor = calibration_floor(confidence, rng)
-    assert 0.002 < floor < 0.02
-    assert calibration_error(confidence, rng.random(4000) < confidence) < 2 * floor
-    assert calibration_error(confidence, rng.random(4000) < confidence - 0.1) > 4 * floor

@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 
+from bench.kit.placing.optimum import optimum
 from builder.placement.planner.frames import framings, single_frames
-from builder.placement.planner.optimum import optimum
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selecting import Selector

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from backends.errors import InvalidArgumentError
+from bench.kit.placing.optimum import optimum
 from builder.placement.planner.group import Device
 from builder.placement.planner.group_simulator import GroupSimulator, PlacedGroup
-from builder.placement.planner.optimum import optimum
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.traffic import Traffic
