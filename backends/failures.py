@@ -10,14 +10,13 @@ from contextlib import contextmanager
 
 from backends.errors import FileError
 
-KEPT_S = 30.0
+_KEPT_S = 30.0
 
 
 class Failures:
     """Recent errors by key; each is raised again for a while instead of another attempt. Thread-safe."""
 
-    def __init__(self, kept_s: float = KEPT_S) -> None:
-        self._kept_s = kept_s
+    def __init__(self) -> None:
         self._by_key: dict[Hashable, tuple[float, FileError]] = {}
         self._lock = threading.Lock()
 
@@ -42,4 +41,4 @@ class Failures:
         with self._lock:
             self._by_key = {other: known for other, known in self._by_key.items() if now_s < known[0]}
             # A copy, which holds none of the memory that the trace of the failure does.
-            self._by_key[key] = now_s + self._kept_s, copy.copy(error)
+            self._by_key[key] = now_s + _KEPT_S, copy.copy(error)

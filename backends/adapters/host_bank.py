@@ -33,7 +33,7 @@ from backends.root.student_set import StudentSet
 from backends.storage import read_errors_are_clear
 
 LOGGER = logging.getLogger(__name__)
-MAX_MAPPED = 16_384
+_MAX_MAPPED = 16_384
 """A process may have some 65,000 mappings on Linux."""
 UNMAP_EVERY_S = 60.0
 
@@ -45,7 +45,6 @@ class HostBank:
         home: Home that holds the bank.
         is_known: Whether requests may still come for the version with a key.
         on_ladder: Called for a version that was mapped with a ladder.
-        max_mapped: Largest number of mapped versions.
         unmap_every_s: Shortest time between two searches for unknown versions.
     """
 
@@ -54,13 +53,11 @@ class HostBank:
         home: Home,
         is_known: Callable[[int], bool],
         on_ladder: Callable[[HplmEntry], None] = lambda _: None,
-        max_mapped: int = MAX_MAPPED,
         unmap_every_s: float = UNMAP_EVERY_S,
     ) -> None:
         self._home = home
         self._is_known = is_known
         self._on_ladder = on_ladder
-        self._max_mapped = max_mapped
         self._unmap_every_s = unmap_every_s
         self._unmapped_s = time.monotonic()
         self._lock = threading.Lock()
@@ -96,7 +93,7 @@ class HostBank:
             self._mapped[entry.key] = artifact
             self._mapped.move_to_end(entry.key)
             self._checked.add(entry.key)
-            if len(self._mapped) > self._max_mapped:
+            if len(self._mapped) > _MAX_MAPPED:
                 self._mapped.popitem(last=False)
         return artifact
 

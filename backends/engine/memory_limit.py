@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from backends.scheduling.settings import Capacity
 
-KEPT_S = 60.0
+_KEPT_S = 60.0
 
 
 class MemoryLimit:
@@ -16,9 +16,8 @@ class MemoryLimit:
     Written and read under the serve loop's lock.
     """
 
-    def __init__(self, capacity: Capacity, kept_s: float = KEPT_S) -> None:
+    def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
-        self._kept_s = kept_s
         self._limited = capacity
         self._until_s = 0.0
 
@@ -30,4 +29,4 @@ class MemoryLimit:
         """Remember that a batch of this many tokens did not fit."""
         most = min(self.capacity.max_tokens, max(1, num_tokens // 2))
         self._limited = replace(self._capacity, max_tokens=most)
-        self._until_s = time.monotonic() + self._kept_s
+        self._until_s = time.monotonic() + _KEPT_S

@@ -7,14 +7,13 @@ import time
 
 from backends.errors import HplmError
 
-KEPT_S = 30.0
+_KEPT_S = 30.0
 
 
 class Quarantine:
     """Errors by hPLM key, each the answer of that hPLM's rows for a while. Safe among threads."""
 
-    def __init__(self, kept_s: float = KEPT_S) -> None:
-        self._kept_s = kept_s
+    def __init__(self) -> None:
         self._by_key: dict[int, tuple[float, HplmError]] = {}
         self._lock = threading.Lock()
 
@@ -23,7 +22,7 @@ class Quarantine:
         with self._lock:
             self._by_key = {other: kept for other, kept in self._by_key.items() if now_s < kept[0]}
             # Without its trace, which holds the tensors of the failed run.
-            self._by_key[key] = now_s + self._kept_s, error.with_traceback(None)
+            self._by_key[key] = now_s + _KEPT_S, error.with_traceback(None)
 
     def error(self, key: int) -> HplmError | None:
         """The error that keeps this hPLM out; None where it may run."""

@@ -107,7 +107,6 @@ class LowerService:
         home: Home,
         snapshot: RegistrySnapshot,
         filling: FillingSettings | None = None,
-        forecast: ForecastReader | None = None,
         instances: int = 1,
         seal: Seal = OWN_SEAL,
         limits: TextLimits = TextLimits(),
@@ -123,7 +122,7 @@ class LowerService:
         self._snapshot = snapshot
         self._caller_check = CallerCheck(snapshot, auth, seal)
         self._rates = TenantRates(snapshot.quotas.rates)
-        self._forecast = forecast or ForecastReader()
+        self._forecast = ForecastReader()
         self.times = CallTimes()
         """Told by the caller when a call begins and ends."""
         self.load = AcceptedLoad()

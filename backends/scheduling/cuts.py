@@ -21,9 +21,9 @@ Cut = tuple[int, ...]
 """The half layer before which each stage ends; the last is their number."""
 
 
-def half_layers(layers: Sequence[int], attention_share: float = _ATTENTION_SHARE) -> tuple[int, ...]:
+def half_layers(layers: Sequence[int]) -> tuple[int, ...]:
     """Cut each layer's time or size in two: its attention, and its feed-forward network."""
-    return tuple(part for whole in layers for part in _parted(whole, attention_share))
+    return tuple(part for whole in layers for part in _parted(whole))
 
 
 def equal_latency_cuts(
@@ -86,8 +86,8 @@ def _ends(begins: Sequence[NDArray[np.int64]], num_halves: int) -> Cut:
     return tuple(reversed(ends))
 
 
-def _parted(whole: int, attention_share: float) -> tuple[int, int]:
-    attention = round(whole * attention_share)
+def _parted(whole: int) -> tuple[int, int]:
+    attention = round(whole * _ATTENTION_SHARE)
     return attention, whole - attention
 
 

@@ -23,6 +23,9 @@ _LONGEST_TIMEOUT_S = 30 * 86400.0
 _MOST_DOUBLINGS = 30
 """Longer pauses are no pauses, and a thousand doublings are more than a number can hold."""
 
+_MOST_RETRIES = 10.0
+_RETRIES_PER_ANSWER = 0.1
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -50,15 +53,13 @@ class RetryBudget:
     A few may be made at any time. Each request that ends well allows a tenth of another one.
     """
 
-    def __init__(self, most: float = 10.0, per_answer: float = 0.1) -> None:
-        self._most = most
-        self._per_answer = per_answer
-        self._left = most
+    def __init__(self) -> None:
+        self._left = _MOST_RETRIES
         self._lock = threading.Lock()
 
     def note_answer(self) -> None:
         with self._lock:
-            self._left = min(self._most, self._left + self._per_answer)
+            self._left = min(_MOST_RETRIES, self._left + _RETRIES_PER_ANSWER)
 
     def take(self) -> bool:
         """Return whether another retry may be made, and count it."""

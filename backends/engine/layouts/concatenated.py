@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from backends.engine.layouts.grid import Grid
 from backends.engine.layouts.micro_batches import Sharing, shares
 
-ROW_TOKENS = 400
+_ROW_TOKENS = 400
 """The length of a row in the paper's experiments; a longer text makes the rows of its batch longer."""
 
 
@@ -23,18 +23,16 @@ class Concatenated:
     Args:
         num_slots: Number of slots of equal size in a row; a slot is never shorter than the longest text. None for as
             many as fit.
-        row_tokens: Length of a row.
     """
 
     sharing: Sharing
     num_slots: int | None = 1
-    row_tokens: int = ROW_TOKENS
 
     def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
         longest = max(lengths)
-        most = max(1, self.row_tokens // longest)
+        most = max(1, _ROW_TOKENS // longest)
         slots_per_row = most if self.num_slots is None else min(self.num_slots, most)
-        size = longest if self.num_slots is None else max(longest, self.row_tokens // slots_per_row)
+        size = longest if self.num_slots is None else max(longest, _ROW_TOKENS // slots_per_row)
         bins = _filled(lengths, size)
         of_whole_rows = replace(self.sharing, least_tokens=max(self.sharing.least_tokens, size * slots_per_row))
         indices = range(len(bins))

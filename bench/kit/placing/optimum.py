@@ -19,7 +19,7 @@ from builder.placement.planner.selection import Frame, Selection
 MOST_MODELS, MOST_DEVICES = 3, 4
 
 
-def optimum(problem: Problem, covers: bool = True) -> Selected:
+def optimum(problem: Problem) -> Selected:
     """Play every way to put devices into groups and models on them; of those that a simulation cannot tell apart one.
 
     Raises:
@@ -28,7 +28,7 @@ def optimum(problem: Problem, covers: bool = True) -> Selected:
     if len(problem.models) > MOST_MODELS or len(problem.devices) > MOST_DEVICES:
         most = f"{MOST_MODELS} models and {MOST_DEVICES} devices"
         raise InvalidArgumentError(f"the optimum is searched for {most} at most")
-    selector = Selector(problem, range(len(problem.models)), problem.traffic, covers)
+    selector = Selector(problem, range(len(problem.models)), problem.traffic)
     return max((selector.judged(each) for each in _selections(problem)), key=lambda each: each.score)
 
 

@@ -86,20 +86,19 @@ def update_hplm(
     registry: Registry,
     request: UpdateHplm,
     report: Report,
-    teacher: Teacher | None = None,
     noted: Mapping[str, Any] = _NOTHING,
     fan_out: ParallelMap = map_here,
 ) -> HplmEntry:
     """Tune the next version, from the live one on, and publish it unless it is worse; meanwhile the old one serves.
 
-    `teacher`, `noted` and `fan_out`: see `create_hplm`.
+    `noted` and `fan_out`: see `create_hplm`.
     """
     device = training_device(request.device)
     with building_hplm(home, request.id) as hold:
         if not registry.has_hplm(request.id):
             raise NotFoundError(f"hPLM {request.id!r} does not exist; 'hplm create' makes it")
         live = registry.hplm(request.id)
-        teacher = teacher or _requested_teacher(home, request, live.domain.root, device)
+        teacher = _requested_teacher(home, request, live.domain.root, device)
         files = TaskFiles(request.train, request.dev, request.test)
         before = MadeWith.read(home.path / live.folder)
         data = with_live_leaks(read_task(files, live.task), before.trained)

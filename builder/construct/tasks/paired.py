@@ -36,30 +36,28 @@ class Difference:
         return f"{self.value:+.4f} (95 % between {self.low:+.4f} and {self.high:+.4f})"
 
 
-def paired_difference(
-    terms: Floats, others: Floats, score: Callable[[Floats], Floats], seed: int = 0, resamples: int = RESAMPLES
-) -> Difference:
+def paired_difference(terms: Floats, others: Floats, score: Callable[[Floats], Floats]) -> Difference:
     """Compute the score of `terms` minus that of `others`, which are of the same texts.
 
     Shape: both `[N, K]`, as `Objective.terms` gives them; score: `[..., K]` → `[...]`
     """
     both = np.stack([terms, others], axis=1)
-    drawn = resampled(both, score, seed, resamples)
+    drawn = resampled(both, score, seed=0)
     value = np.subtract(*score(both.sum(axis=0)))
     low, high = np.percentile(drawn[:, 0] - drawn[:, 1], _TAILS)
     return Difference(float(value), float(low), float(high))
 
 
-def resampled(terms: Floats, score: Callable[[Floats], Floats], seed: int, resamples: int = RESAMPLES) -> Floats:
+def resampled(terms: Floats, score: Callable[[Floats], Floats], seed: int) -> Floats:
     """Compute the scores of texts drawn with replacement.
 
-    Shape: `[N, …, K]` → `[resamples, …]`
+    Shape: `[N, …, K]` → `[RESAMPLES, …]`
     """
     rng = np.random.default_rng(seed)
     count = len(terms)
     sums = []
-    for start in range(0, resamples, _AT_ONCE):
-        size = min(_AT_ONCE, resamples - start)
+    for start in range(0, RESAMPLES, _AT_ONCE):
+        size = min(_AT_ONCE, RESAMPLES - start)
         drawn = rng.integers(count, size=(size, count)) + count * np.arange(size)[:, None]
         times = np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count)
         sums.append(np.tensordot(times.astype(np.float64), terms, axes=1))

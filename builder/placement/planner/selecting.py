@@ -84,8 +84,8 @@ class Selector:
             last = self.judged(state)
             best = max(best, last, key=lambda each: each.score)
 
-    def beam(self, frames: Sequence[Frame], width: int = BEAM_WIDTH) -> Selected:
-        """Try every model on every group after each of the `width` best selections so far."""
+    def beam(self, frames: Sequence[Frame]) -> Selected:
+        """Try every model on every group after each of the `BEAM_WIDTH` best selections so far."""
         best = self.judged(Selection.empty(frames))
         beam = [(best.selection, Room(self._problem, frames))]
         while True:
@@ -100,7 +100,7 @@ class Selector:
                         found[key] = self.judged(longer), left
             if not found:
                 return best
-            ranked = sorted(found.values(), key=lambda each: each[0].score, reverse=True)[:width]
+            ranked = sorted(found.values(), key=lambda each: each[0].score, reverse=True)[:BEAM_WIDTH]
             best = max(best, ranked[0][0], key=lambda each: each.score)
             beam = [(each.selection, left) for each, left in ranked]
 

@@ -13,7 +13,7 @@ from builder.construct.tasks import metrics
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.ner import Ner
-from builder.construct.tasks.paired import paired_difference, resampled
+from builder.construct.tasks.paired import RESAMPLES, paired_difference, resampled
 from builder.construct.tasks.task_objectives import Classification, Regression
 
 
@@ -49,11 +49,11 @@ def test_equal_answers_do_not_differ_however_few_the_texts() -> None:
 
 def test_a_draw_is_of_whole_texts_and_the_same_for_the_same_seed() -> None:
     terms = np.array([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    drawn = resampled(terms, metrics.ratio_of_sums, seed=3, resamples=120)
-    assert drawn.shape == (120,)
+    drawn = resampled(terms, metrics.ratio_of_sums, seed=3)
+    assert drawn.shape == (RESAMPLES,)
     assert set(np.round(drawn * 3).astype(int)) == {0, 1, 2, 3}
-    assert drawn.tolist() == resampled(terms, metrics.ratio_of_sums, seed=3, resamples=120).tolist()
-    assert drawn.tolist() != resampled(terms, metrics.ratio_of_sums, seed=4, resamples=120).tolist()
+    assert drawn.tolist() == resampled(terms, metrics.ratio_of_sums, seed=3).tolist()
+    assert drawn.tolist() != resampled(terms, metrics.ratio_of_sums, seed=4).tolist()
     assert drawn.mean() == pytest.approx(2 / 3, abs=0.1)
 
 

@@ -16,7 +16,7 @@ from waiting import wait_until
 def test_an_error_is_forgotten_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     monkeypatch.setattr(quarantine.time, "monotonic", lambda: now_s)
-    kept = Quarantine(kept_s=30.0)
+    kept = Quarantine()
     kept.add(7, HplmError("it fails"))
     assert str(kept.error(7)) == "it fails" and kept.error(8) is None
     now_s = 131.0
