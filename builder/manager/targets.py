@@ -14,8 +14,8 @@ _PUBLISHING = frozenset(
     {"domain.create", "domain.update", "hplm.create", "hplm.update", "hplm.select", "hplm.import", "students.add"}
 )
 _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hplm.delete"})
-WITHOUT_LADDER = "without_ladder"
 WARNINGS = "warnings"
+WITHOUT_LADDER = "without_ladder"
 """The field of a job's result that says why an hPLM with a declared target has no ladder."""
 WITHOUT_STUDENTS = "without_students"
 """The field of a job's result that says why students cannot answer, where this version or the one before had some."""

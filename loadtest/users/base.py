@@ -25,12 +25,12 @@ from locust import User, events
 from locust.env import Environment
 from locust.exception import StopUser
 
+from hplm_client.environment import URL_VARIABLE
 from loadtest.errors import RunError
 from loadtest.users.client import UserClient
 from loadtest.users.verdict import VERDICT
 from workload.spec import parse_arrivals
 
-URL_VARIABLE = "HPLM_URL"
 _logger = logging.getLogger(__name__)
 _DEFAULT_URL = "grpc://localhost:8001"
 _SHORTEST_DRAW_S = 60.0
