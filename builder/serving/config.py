@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Literal
 
 from backends.errors import InvalidArgumentError, shown
 from builder.serving.exported_files import ExportedFiles
@@ -20,6 +19,10 @@ _ADMINISTRATIVE = ("shared-memory", "model-repository", "trace", "logging")
 """Triton's names for groups of endpoints."""
 _ADMIN_HEADER = "hplm-admin-key"
 _GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
+_HTTP_THREADS = 8
+_STUB_TIMEOUT_S = 120
+_SHARED_MEMORY_BYTES = MEBIBYTE
+"""Of each instance at first, and for each growth: the least that the Python backend takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +46,6 @@ class ServerConfig:
     log_verbose: int = 0
     ready_timeout_s: float = READY_TIMEOUT_S
     exit_timeout_s: int = 10
-    exit_on_error: bool = True
-    http_thread_count: int = 8
-    model_control: Literal["none", "explicit"] = "none"
-    load_models: tuple[str, ...] = ()
-    shm_default_size_bytes: int = MEBIBYTE
-    shm_growth_size_bytes: int = MEBIBYTE
-    stub_timeout_s: int = 120
     environment: Mapping[str, str] = field(default_factory=dict)
     configurations: Mapping[str, str] = field(default_factory=dict)
     """Models that get this text instead of their `config.pbtxt`."""
@@ -72,13 +68,9 @@ class ServerConfig:
         for port in given:
             if given.count(port) > 1:
                 raise InvalidArgumentError(f"port {port} is given twice; HTTP, gRPC and metrics need one each")
-        if min(self.shm_default_size_bytes, self.shm_growth_size_bytes) < MEBIBYTE:
-            raise InvalidArgumentError("the Python backend wants at least 1 MiB of shared memory per instance")
         if self.max_log_bytes < MEBIBYTE:
             raise InvalidArgumentError("a log needs at least 1 MiB")
-        if self.load_models and self.model_control != "explicit":
-            raise InvalidArgumentError("load_models needs model_control='explicit'")
-        if min(self.ready_timeout_s, self.exit_timeout_s, self.stub_timeout_s) <= 0:
+        if min(self.ready_timeout_s, self.exit_timeout_s) <= 0:
             raise InvalidArgumentError("timeouts of a server must be positive")
 
 
@@ -110,8 +102,8 @@ def server_arguments(
         f"--backend-directory={backend_directory}",
         *_endpoint_arguments(config, ports),
         *_restriction_arguments(admin_key),
-        *_model_arguments(config),
-        *_python_backend_arguments(config, shm_prefix),
+        *_model_arguments(),
+        *_python_backend_arguments(shm_prefix),
         f"--exit-timeout-secs={config.exit_timeout_s}",
         f"--log-verbose={config.log_verbose}",
         *config.extra_arguments,
@@ -126,7 +118,7 @@ def _endpoint_arguments(config: ServerConfig, ports: Ports) -> list[str]:
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
-        f"--http-thread-count={config.http_thread_count}",
+        f"--http-thread-count={_HTTP_THREADS}",
         *(config.tls.arguments if config.tls is not None else ()),
     ]
 
@@ -142,21 +134,20 @@ def admin_headers(admin_key: str) -> dict[str, str]:
     return {_ADMIN_HEADER: admin_key, f"{_GRPC_HEADER_PREFIX}{_ADMIN_HEADER}": admin_key}
 
 
-def _model_arguments(config: ServerConfig) -> list[str]:
+def _model_arguments() -> list[str]:
     return [
         # Rendered configurations are complete; completing them would start every model's stub once more.
         "--disable-auto-complete-config",
-        f"--exit-on-error={str(config.exit_on_error).lower()}",
-        f"--model-control-mode={config.model_control}",
-        *(f"--load-model={name}" for name in config.load_models),
+        "--exit-on-error=true",
+        "--model-control-mode=none",
     ]
 
 
-def _python_backend_arguments(config: ServerConfig, shm_prefix: str) -> list[str]:
+def _python_backend_arguments(shm_prefix: str) -> list[str]:
     settings = {
         "shm-region-prefix-name": shm_prefix,
-        "shm-default-byte-size": str(config.shm_default_size_bytes),
-        "shm-growth-byte-size": str(config.shm_growth_size_bytes),
-        "stub-timeout-seconds": str(config.stub_timeout_s),
+        "shm-default-byte-size": str(_SHARED_MEMORY_BYTES),
+        "shm-growth-byte-size": str(_SHARED_MEMORY_BYTES),
+        "stub-timeout-seconds": str(_STUB_TIMEOUT_S),
     }
     return [f"--backend-config=python,{name}={value}" for name, value in settings.items()]

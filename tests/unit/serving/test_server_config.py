@@ -43,13 +43,6 @@ def test_every_setting_reaches_the_command_line(tmp_path):
         metrics_address="10.0.0.1",
         log_verbose=2,
         exit_timeout_s=3,
-        exit_on_error=False,
-        http_thread_count=2,
-        model_control="explicit",
-        load_models=("hplm", "other"),
-        shm_default_size_bytes=4 << 20,
-        shm_growth_size_bytes=8 << 20,
-        stub_timeout_s=7,
         extra_arguments=("--rate-limit=off",),
     )
     assert {
@@ -57,14 +50,6 @@ def test_every_setting_reaches_the_command_line(tmp_path):
         "--metrics-address=10.0.0.1",
         "--log-verbose=2",
         "--exit-timeout-secs=3",
-        "--exit-on-error=false",
-        "--http-thread-count=2",
-        "--model-control-mode=explicit",
-        "--load-model=hplm",
-        "--load-model=other",
-        "--backend-config=python,shm-default-byte-size=4194304",
-        "--backend-config=python,shm-growth-byte-size=8388608",
-        "--backend-config=python,stub-timeout-seconds=7",
         "--rate-limit=off",
     } <= set(found)
 
@@ -82,8 +67,7 @@ def test_a_relative_repository_becomes_absolute(tmp_path, monkeypatch):
         ({"http_port": 0}, "port 0"),
         ({"grpc_port": 70_000}, "port 70000"),
         ({"http_port": 8000, "metrics_port": 8000}, "port 8000 is given twice"),
-        ({"shm_default_size_bytes": 4096}, "1 MiB"),
-        ({"load_models": ("hplm",)}, "explicit"),
+        ({"max_log_bytes": 4096}, "1 MiB"),
         ({"ready_timeout_s": 0}, "positive"),
     ],
 )
