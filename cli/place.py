@@ -243,8 +243,10 @@ def _step_row(number: int, step: Step) -> dict[str, Any]:
 
 
 def _alternative_row(alternative: dict[str, Any]) -> dict[str, Any]:
+    from builder.placement.planner.percentage import percentage
+
     def share(value: float | None) -> str:
-        return "does not fit" if value is None else f"{100 * value:.1f} %"
+        return "does not fit" if value is None else percentage(value)
 
     held_out, mean_ms = alternative["held_out"], alternative["mean_ms"]
     return {

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from builder.placement.planner.baselines import Baseline, fits_everywhere
 from builder.placement.planner.buckets import convoys, shortest_patience_us
+from builder.placement.planner.percentage import percentage
 from builder.placement.planner.placeable import placeable
 from builder.placement.planner.plan import Alternative
 from builder.placement.planner.problem import Problem
@@ -125,7 +126,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _share(share: float | None) -> str:
-    return f"{100 * (share or 0.0):.1f} %"
+    return percentage(share or 0.0)
 
 
 def _size(size_bytes: int) -> str:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from builder.canvas import Canvas
 from builder.placement.planner.group import Device, Group
+from builder.placement.planner.percentage import percentage
 from builder.placement.planner.plan import Plan
 
 _WIDTH, _MARGIN, _GAP = 944, 28, 12
@@ -100,7 +101,7 @@ def _draw_bars(canvas: Canvas, plan: Plan, y: float) -> None:
         canvas.box(
             _MARGIN + 160, line, max(1.0, _BAR_WIDTH * attainment), 14, "own" if number == 0 else "other", radius=2
         )
-        canvas.text(_MARGIN + 170 + _BAR_WIDTH, line + 12, f"{100 * attainment:.1f} % in time", size=12)
+        canvas.text(_MARGIN + 170 + _BAR_WIDTH, line + 12, f"{percentage(attainment)} in time", size=12)
 
 
 def _shortened(text: str, most: int = _SHORT) -> str:
