@@ -16,6 +16,7 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_
 from cli.session import open_home
 
 if TYPE_CHECKING:
+    from backends.home import Home
     from backends.scheduling.settings import Capacity
     from builder.placement.planner.change import Step
     from builder.placement.planner.group import Device
@@ -30,7 +31,7 @@ devices, stages and replicas are searched for, and compared with what one would 
 
 The traffic is a CSV or JSONL with the columns time_s and hplm, and with tokens and deadline_ms where they are known.
 Each root needs a cost model of the dtype that the export serves in: 'hplm profile' makes it. The plan is written to
-profiles/placement.json of the home.
+profiles/placement.json of the home, or to the file of --out.
 
 With --from the placement stays, unless another one has a point more in time, and its gain within --window is twice what
 its moves cost. The plan then has the steps, one host at a time, for 'hplm fleet apply'.
@@ -38,6 +39,7 @@ its moves cost. The plan then has the steps, one host at a time, for 'hplm fleet
 
 
 _RESERVE = "1GB"
+_OTHER_FILE = "or name another one with --out"
 _NOT_WRITTEN = "or see the plan without writing it by --dry-run"
 
 
@@ -138,10 +140,8 @@ class PictureOptions:
 
     def require_folders(self) -> None:
         for option, path in (("--svg", self.svg), ("--compare", self.compare)):
-            if path is not None and not path.parent.is_dir():
-                raise InvalidArgumentError(f"{path.parent}, where {option} is to be written, is no folder")
             if path is not None:
-                require_writable(path.parent, f"or name another one with {option}")
+                _require_file_name(path, option)
 
     def loads(self) -> Sequence[float]:
         from builder.placement.planner.judging import LOADS
@@ -157,6 +157,48 @@ class PictureOptions:
                 path.write_text(drawn(made), encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class FileOptions:
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the plan to this file, with --from also one that stays. "
+            "\\[default: profiles/placement.json of the home, unless the placement stays]"
+        ),
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write none.")] = False
+
+    def require_folder(self, home: Home) -> None:
+        if self.out is None:
+            if not self.dry_run:
+                require_writable(home.placement.parent, _NOT_WRITTEN)
+            return
+        if self.dry_run:
+            raise InvalidArgumentError("--dry-run writes no plan and --out names a file for it; give only one")
+        _require_file_name(self.out, "--out")
+
+    def write(self, made: Plan, home: Home) -> Path | None:
+        """Write a plan, unless it stands in the home's file already; return where it is written."""
+        from builder.placement.planner.plan_file import write_plan
+
+        stays = made.change is not None and not made.change.steps
+        if self.dry_run or (stays and self.out is None):
+            return None
+        path, otherwise = (home.placement, _NOT_WRITTEN) if self.out is None else (self.out, _OTHER_FILE)
+        with write_errors_are_clear(path, otherwise):
+            write_plan(path, made)
+        return path
+
+
+def _require_file_name(path: Path, option: str) -> None:
+    """Reject a path that no file can be written to, before the search."""
+    if path.is_dir():
+        raise InvalidArgumentError(f"{option} {path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InvalidArgumentError(f"{path.parent}, where {option} is to be written, is no folder")
+    require_writable(path.parent, f"or name another one with {option}")
+
+
 def register(app: typer.Typer) -> None:
     app.command(help=_HELP)(grouped(place))
 
@@ -166,22 +208,20 @@ def place(
     devices: DeviceOptions,
     change: ChangeOptions,
     pictures: PictureOptions,
+    files: FileOptions,
     seed: Annotated[int, typer.Option(min=0, help="Which parts of the traffic are kept apart to judge by.")] = 2024,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write none.")] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
     opened, registry = open_home(home)
     pictures.require_folders()
+    files.require_folder(opened)
     from builder.export.in_force import exported_capacity, exported_dtype
-    from builder.placement.planner.plan_file import plan_to_json, write_plan
+    from builder.placement.planner.plan_file import plan_to_json
     from builder.placement.planner.planner import plan
     from builder.placement.planner.recorded import recorded_fleet
     from builder.placement.planner.replan import replan
     from builder.progress import progress_bars
-
-    if not dry_run:
-        require_writable(opened.placement.parent, _NOT_WRITTEN)
 
     previous, hysteresis = change.previous(), change.parsed()
     where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
@@ -191,17 +231,14 @@ def place(
     with progress_bars("placement") as report:
         searching = (seed, report, pictures.loads())
         made = plan(fleet, *searching) if previous is None else replan(fleet, previous, hysteresis, *searching)
-    is_written = not dry_run and (made.change is None or bool(made.change.steps))
-    if is_written:
-        with write_errors_are_clear(opened.placement, _NOT_WRITTEN):
-            write_plan(opened.placement, made)
+    written = files.write(made, opened)
     pictures.draw(made)
     if as_json:
         print_json(plan_to_json(made))
     else:
         _print(made)
-        if is_written:
-            typer.echo(f"written to {opened.placement}", err=True)
+        if written is not None:
+            typer.echo(f"written to {written}", err=True)
 
 
 def _print(made: Plan) -> None:

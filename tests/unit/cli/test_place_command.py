@@ -109,6 +109,29 @@ def test_a_dry_run_writes_nothing(place: Run, home: Home) -> None:
     assert not home.placement.exists()
 
 
+def test_the_plan_goes_to_the_named_file(place: Run, home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "plans" / "monday.json"
+    lacking = f"{path.parent}, where --out is to be written, is no folder"
+    assert place("--devices", "no devices", "--out", str(path)) == f"hplm: {lacking}"
+    path.parent.mkdir()
+    assert place("--devices", "16GB", "--out", str(path)).startswith("all everywhere")
+    assert read_plan(path).verdict == "all everywhere, no stages" and not home.placement.exists()
+    for option in ("--out", "--svg", "--compare"):
+        said = place("--devices", "no devices", option, str(path.parent))
+        assert said == f"hplm: {option} {path.parent} is a folder; name a file in it"
+    both = place("--devices", "no devices", "--out", str(path), "--dry-run")
+    assert both == "hplm: --dry-run writes no plan and --out names a file for it; give only one"
+
+
+def test_a_placement_that_stays_goes_to_the_named_file_too(place: Run, home: Home, tmp_path: Path) -> None:
+    place("--devices", "2x16GB")
+    content, path = home.placement.read_bytes(), tmp_path / "next.json"
+    assert "it stays" in place("--from", str(home.placement), "--out", str(path))
+    change = read_plan(path).change
+    assert change is not None and not change.steps
+    assert read_plan(path).groups == read_plan(home.placement).groups and home.placement.read_bytes() == content
+
+
 @pytest.mark.parametrize(
     ("devices", "complaint"),
     [
