@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from backends.errors import InvalidArgumentError
 from builder.placement.planner.group_simulator import GroupSimulator
@@ -39,11 +40,15 @@ class Judge:
         """Return what a placement comes to; None stands for one that does not fit."""
         if selection is None:
             return Alternative(name, None)
+        over_load = tuple((load, self._attainment_at(load, selection)) for load in self._loads)
+        return replace(self.at_recorded_load(name, selection), over_load=over_load)
+
+    def at_recorded_load(self, name: str, selection: Selection) -> Alternative:
+        """Return what a placement comes to, whatever other loads there are."""
         played = self._training.play(selection.groups)
         held_out = None if self._held_out is None else self._held_out.play(selection.groups).attainment
         mean_ms = played.mean_latency_us / 1e3 if played.is_met.any() else None
-        over_load = tuple((load, self._attainment_at(load, selection)) for load in self._loads)
-        return Alternative(name, played.attainment, held_out, mean_ms, over_load)
+        return Alternative(name, played.attainment, held_out, mean_ms)
 
     def _attainment_at(self, load: float, selection: Selection) -> float:
         return GroupSimulator(self._slices.held_out_at(load), self._times).play(selection.groups).attainment

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import numpy as np
 import xxhash
 
-from backends.errors import InvalidArgumentError, shown
 from backends.scheduling.cuts import stage_sums
 from backends.storage import json_checksum
 from builder.placement.planner.baselines import Baselines, baselines
@@ -19,7 +19,7 @@ from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.judging import Judge
 from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.placeable import placeable
+from builder.placement.planner.placeable import require_places
 from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.problem import STAGE_COUNTS, Problem
 from builder.placement.planner.replacing import FREE, TIMED, replaced
@@ -61,6 +61,33 @@ class Fleet:
         return json_checksum(parts)
 
 
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A placement that was searched for, before it is compared with others.
+
+    Attributes:
+        simple: What it is to be compared with.
+        own: What it comes to at the recorded load.
+    """
+
+    fleet: Fleet
+    problem: Problem
+    judge: Judge
+    simple: Baselines
+    selection: Selection
+    seed: int
+
+    @cached_property
+    def own(self) -> Alternative:
+        return self.judge.at_recorded_load(OWN, self.selection)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the models that stand nowhere although requests ask for them."""
+        asked = np.unique(self.fleet.traffic.models).tolist()
+        return tuple(self.problem.models[model].name for model in asked if model not in self.selection.models)
+
+
 def plan(fleet: Fleet, seed: int = 0, report: Report = ignore, loads: Sequence[float] = ()) -> Plan:
     """Search for a placement; what it is compared with is also judged at multiples of the load.
 
@@ -68,11 +95,27 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore, loads: Sequence[f
         InvalidArgumentError: There is nothing to place or nowhere to, or a root that is asked for fits on no group; or
             there are loads, and too few requests to hold some out.
     """
+    return compared(draft(fleet, seed, report, loads))
+
+
+def draft(fleet: Fleet, seed: int = 0, report: Report = ignore, loads: Sequence[float] = ()) -> Draft:
+    """Search for a placement, as `plan`, and leave its comparison to `compared`.
+
+    Raises:
+        NoRoomError: A root that is asked for fits on no group of the devices.
+        InvalidArgumentError: As `plan`.
+    """
     slices = slices_of(fleet.traffic, seed, len(fleet.devices))
     problem = problem_of(fleet, slices)
     judge, simple = Judge(problem, slices, loads), baselines(problem)
-    selection = searched(problem, simple, seed, report)
-    alternatives = {OWN: judge.judged(OWN, selection), **others(problem, simple, judge)}
+    return Draft(fleet, problem, judge, simple, searched(problem, simple, seed, report), seed)
+
+
+def compared(drafted: Draft) -> Plan:
+    """Compare a placement with others, and say why it is as it is."""
+    fleet, problem, selection = drafted.fleet, drafted.problem, drafted.selection
+    own = drafted.judge.judged(OWN, selection)
+    alternatives = {OWN: own, **others(problem, drafted.simple, drafted.judge)}
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,
@@ -81,7 +124,7 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore, loads: Sequence[f
         verdict=verdict_of(problem, selection),
         decisions=(*fleet.notes, *decisions(problem, selection, alternatives)),
         alternatives=tuple(alternatives.values()),
-        seed=seed,
+        seed=drafted.seed,
     )
 
 
@@ -120,22 +163,6 @@ def searched(problem: Problem, simple: Baselines, seed: int, report: Report) -> 
     simulator = GroupSimulator(problem.traffic, problem.forms.times)
     known = [selection for selection in simple.values() if selection is not None]
     return max((whole, *known), key=lambda selection: simulator.play(selection.groups).attainment)
-
-
-def require_places(problem: Problem) -> None:
-    """Reject a problem with a model that is asked for and fits on no group of its devices, even alone.
-
-    Raises:
-        InvalidArgumentError: There is such a model; the message says what it takes and what there is.
-    """
-    fitting = placeable(problem)
-    for number, model in enumerate(problem.models):
-        if problem.demand[number] and number not in fitting:
-            largest = max(device.memory_bytes for device in problem.devices)
-            raise InvalidArgumentError(
-                f"root {shown(model.name)} takes {model.size_bytes:,} bytes and fits on no group of these devices, of "
-                f"which the largest has {largest:,}"
-            )
 
 
 def groups_of(problem: Problem, selection: Selection) -> tuple[Group, ...]:
