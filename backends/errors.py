@@ -79,6 +79,10 @@ class WorseError(ConflictError):
     """A new version is worse than the one that it would replace."""
 
 
+class TargetMissedError(HplmError):
+    """The best that there is stays below what was asked for."""
+
+
 class FileError(HplmError):
     """A stored file cannot be used. The message names the file, so it is for operators: see `presentable`."""
 

@@ -14,7 +14,7 @@ UNAVAILABLE = 5
 DAMAGED = 6
 """A file is not as it was written."""
 THRESHOLD_MISSED = 7
-"""The command ran, and its result is below what was asked: a load test whose sender was late, or a worse update."""
+"""The command ran, and its result is below what was asked: a load test sent late, a worse update, a missed target."""
 INTERRUPTED = 130
 TERMINATED = 143
 """SIGTERM ended the command."""

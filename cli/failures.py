@@ -16,6 +16,7 @@ from backends.errors import (
     InvalidArgumentError,
     NotFoundError,
     StorageFullError,
+    TargetMissedError,
     UnavailableError,
     WorseError,
 )
@@ -36,6 +37,7 @@ from workload.errors import WorkloadError
 
 _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (WorseError, exit_codes.THRESHOLD_MISSED),
+    (TargetMissedError, exit_codes.THRESHOLD_MISSED),
     (ConflictError, exit_codes.CONFLICT),
     (FileExistsError, exit_codes.CONFLICT),
     (NotFoundError, exit_codes.NOT_FOUND),

@@ -53,6 +53,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "place": (
         "hplm place --traffic monday.csv --devices 4x16GB",
         "hplm place --traffic monday.csv --devices 2x16GB@alpha,2x24GB@beta --svg placement.svg",
+        "hplm place --traffic monday.csv --devices 64x16GB --target 99 --no-stages",
     ),
     "manager": ("hplm manager --port 8080",),
     "root add": ("hplm root add base --from hf:google-bert/bert-base-uncased --lower 6 --corpus texts.txt",),

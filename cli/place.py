@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from builder.placement.planner.hysteresis import Hysteresis
     from builder.placement.planner.plan import Plan
     from builder.placement.planner.recorded import Recorded
+    from builder.placement.planner.target import Target
 
 _HELP = """Decide which roots stand on which devices, by simulating a recorded traffic.
 
@@ -35,6 +36,9 @@ profiles/placement.json of the home, or to the file of --out.
 
 With --from the placement stays, unless another one has a point more in time, and its gain within --window is twice what
 its moves cost. The plan then has the steps, one host at a time, for 'hplm fleet apply'.
+
+With --target the plan takes as few of the devices as answer that percentage of the requests on time, by simulation: the
+first ones in the order listed. One device fewer was too few. Real servers may need more.
 """
 
 
@@ -83,6 +87,16 @@ class DeviceOptions:
         ),
     ] = None
 
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Take only the first of the devices: as few as answer this percentage on time, such as 99. "
+            "\\[default: all devices]",
+            show_default=False,
+        ),
+    ] = None
+
     hop: Annotated[
         str, typer.Option(help="What handing a batch on to the next stage takes, where there are stages.")
     ] = "0.5ms"
@@ -98,6 +112,13 @@ class DeviceOptions:
 
     def hop_us(self) -> int:
         return round(1e6 * read_span_s(self.hop, "--hop"))
+
+    def goal(self, from_: Path | None) -> Target | None:
+        from builder.placement.planner.target import Target
+
+        if self.target is not None and from_ is not None:
+            raise InvalidArgumentError("--target chooses the devices and --from keeps them; give only one")
+        return None if self.target is None else Target(self.target)
 
     def parsed(self, previous: Plan | None) -> tuple[Device, ...]:
         from builder.placement.planner.device_spec import parse_devices, read_size
@@ -216,7 +237,9 @@ def place(
     opened, registry = open_home(home)
     pictures.require_folders()
     files.require_folder(opened)
+    target = devices.goal(change.from_)
     from builder.export.in_force import exported_capacity, exported_dtype
+    from builder.placement.planner.fewest import fewest
     from builder.placement.planner.plan_file import plan_to_json
     from builder.placement.planner.planner import plan
     from builder.placement.planner.recorded import recorded_fleet
@@ -230,7 +253,10 @@ def place(
     fleet = recorded_fleet(opened, registry, traffic.recorded(capacity), where, seed, *shapes, capacity, dtype)
     with progress_bars("placement") as report:
         searching = (seed, report, pictures.loads())
-        made = plan(fleet, *searching) if previous is None else replan(fleet, previous, hysteresis, *searching)
+        if target is not None:
+            made = fewest(fleet, target, *searching)
+        else:
+            made = plan(fleet, *searching) if previous is None else replan(fleet, previous, hysteresis, *searching)
     written = files.write(made, opened)
     pictures.draw(made)
     if as_json:

@@ -132,6 +132,53 @@ def test_a_placement_that_stays_goes_to_the_named_file_too(place: Run, home: Hom
     assert read_plan(path).groups == read_plan(home.placement).groups and home.placement.read_bytes() == content
 
 
+def test_the_fewest_devices_for_a_target(place: Run, home: Home, drifting: Callable[[str], Path]) -> None:
+    """3,000 requests a second, of which a device answers most."""
+    busy = drifting("twin")
+    printed = place("--devices", "1x16GB@alpha,63x24GB@beta", "--target", "99", "--no-stages", path=busy)
+    made = read_plan(home.placement)
+    assert printed.startswith("2 of 64 devices are enough for 99 % on time; no stages: 2 devices")
+    assert [(device.name, device.memory_bytes) for device in made.devices] == [
+        ("alpha/0", 15 * 10**9),
+        ("beta/0", 23 * 10**9),
+    ]
+    assert "are on time, and" in made.decisions[0] and " too few: " in made.decisions[1]
+    single = place("--devices", "64x16GB", "--target", "1", "--dry-run", path=busy)
+    assert single.startswith("1 of 64 devices is enough for 1 % on time; ")
+
+
+def test_a_target_goes_with_pictures_and_json(place: Run, tmp_path: Path, drifting: Callable[[str], Path]) -> None:
+    plan, ways = tmp_path / "plan.svg", tmp_path / "ways.svg"
+    target = ("--devices", "4x16GB", "--target", "90", "--json", "--svg", str(plan), "--compare", str(ways))
+    made = json.loads(place(*target, path=drifting("twin")))
+    count = len(made["devices"])
+    assert made["verdict"].startswith(f"{count} of 4 devices ") and len(made["groups"]) == count
+    assert [load for load, _ in made["alternatives"][0]["over_load"]] == [0.5, 1.0, 1.5, 2.0, 3.0, 4.0]
+    assert "of 4 devices" in plan.read_text() and ">this plan<" in ways.read_text()
+
+
+def test_a_target_out_of_reach_writes_nothing(
+    place: Run, home: Home, tmp_path: Path, drifting: Callable[[str], Path]
+) -> None:
+    path, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
+    options = ("--devices", "1x16GB", "--target", "99.9", "--deadlines", "1ms", "--out", str(path))
+    said = place(*options, "--svg", str(picture), path=drifting("twin")).splitlines()[-1]
+    assert said.startswith("hplm: 1 device is too few for 99.9 % on time: the best is 0.0 % of the held-out requests")
+    assert said.endswith("; more devices or longer --deadlines may help")
+    failed = json.loads(place(*options, "--json", path=drifting("twin")).splitlines()[-1])["error"]
+    assert (failed["code"], failed["exit_code"]) == ("THRESHOLD_MISSED", 7)
+    assert failed["hint"] == "more devices or longer --deadlines may help" and "may help" not in failed["message"]
+    assert not path.exists() and not picture.exists() and not home.placement.exists()
+
+
+def test_a_target_is_a_percentage_of_devices_to_choose_from(place: Run, home: Home) -> None:
+    for percent in ("0", "-5", "100.5", "nan"):
+        assert "--target is a percentage above 0 and at most 100" in place("--devices", "16GB", "--target", percent)
+    said = place("--from", str(home.placement), "--target", "99")
+    assert said == "hplm: --target chooses the devices and --from keeps them; give only one"
+    assert "say what there is with --devices" in place("--target", "99")
+
+
 @pytest.mark.parametrize(
     ("devices", "complaint"),
     [
