@@ -21,7 +21,7 @@ from cli.progress import resumable_progress
 from cli.select import warn_of_missing
 from cli.session import open_home
 from cli.students import add_to, say_dropped
-from cli.tuning_options import TuningOptions
+from cli.tuning_options import TuningOptions, UpdateOptions
 
 if TYPE_CHECKING:
     from backends.registry.registry import Registry
@@ -147,7 +147,7 @@ def update(
         bool, typer.Option("--force", help="Publish it also where it does worse on the dev file than the live version.")
     ] = False,
     home: HomeOption = DEFAULT_HOME,
-    tuning: TuningOptions,
+    tuning: UpdateOptions,
     ray: TrialsRayOption = None,
     ladder: LadderOptions,
     as_json: JsonOption = False,

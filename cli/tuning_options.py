@@ -14,6 +14,7 @@ from builder.settings.device import AUTO
 from cli.options import DeviceOption
 
 _OVERRIDES = ("epochs", "learning_rate", "patience", "class_weights", "seed")
+_EARLY = "Tune on until lower layers answer too, so that more texts can leave early; as long as six epochs more."
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ class TuningOptions:
         bool | None,
         typer.Option(
             "--early/--no-early",
-            help="Tune on until lower layers answer too, so that more texts can leave early; as long as six "
-            "epochs more. \\[default: where a ladder is declared]",
+            help=f"{_EARLY} \\[default: where a ladder is declared]",
             show_default=False,
         ),
     ] = None
@@ -123,6 +123,21 @@ class TuningOptions:
         if self.bottleneck is not None:
             recipe = {"bottleneck_sites": list(SITES), "lora_modules": [], "width": self.bottleneck}
         return recipe if self.entrance is None else {**recipe, "entrance_width": self.entrance}
+
+
+@dataclass(frozen=True)
+class UpdateOptions(TuningOptions):
+    """The same options, of which one has another default in an update."""
+
+    early: Annotated[
+        bool | None,
+        typer.Option(
+            "--early/--no-early",
+            help=f"{_EARLY} \\[default: as last requested, else where the live version has a ladder or one is "
+            "declared]",
+            show_default=False,
+        ),
+    ] = None
 
 
 def _read_settings(path: Path | None) -> dict[str, Any]:

@@ -84,6 +84,9 @@ class LabelledTexts(Request):
         return {path: UploadKind.TASK for path in (self.train, self.dev, self.test) if path is not None}
 
 
+_EARLY = "Tune on until lower layers answer too, so that more texts can leave early; as long as six epochs more."
+
+
 class Training(HplmRequest, LabelledTexts):
     """The tuning of an hPLM's version."""
 
@@ -97,10 +100,7 @@ class Training(HplmRequest, LabelledTexts):
 
     early: Annotated[
         bool | None,
-        Field(
-            description="Tune on until lower layers answer too, so that more texts can leave early; as long as six "
-            "epochs more. By default where a ladder is declared."
-        ),
+        Field(description=f"{_EARLY} By default where a ladder is declared."),
     ] = None
 
     @property
@@ -153,6 +153,13 @@ class UpdateHplm(Training):
     from_scratch: Annotated[bool, Field(description="Do not start from the live version's weights.")] = False
     labels_may_change: Annotated[bool, Field(description="Allow other labels than the live version's.")] = False
     force: Annotated[bool, Field(description="Publish even what scores worse than the live version.")] = False
+    early: Annotated[
+        bool | None,
+        Field(
+            description=f"{_EARLY} By default as last requested, else where the live version has a ladder or one is "
+            "declared."
+        ),
+    ] = None
     _needed: DomainTarget | None = PrivateAttr(None)
 
     def settled(self, registry: Registry) -> Self:
