@@ -203,11 +203,11 @@ class _Bursts:
         """Rows a second of a server that is kept full."""
         batch = self._settings.batch
         count = self._settings.capacity_batches * batch
-        played = self._all_answered(replace(self._asked.rows([0.0] * count, [0] * count, self._rng), level=level))
+        played = self._all_answered(replace(self._asked.rows([0.0] * count, [0] * count, self._rng), levels=(level,)))
         return played.rows_per_s(batch)
 
     def _unhurried(self, schedule: Schedule) -> Requests:
-        return self._all_answered(replace(schedule, level=FULL_LEVEL)).requests
+        return self._all_answered(replace(schedule, levels=(FULL_LEVEL,))).requests
 
     def _all_answered(self, schedule: Schedule) -> Played:
         """Play the rows of a schedule as fast as they are answered, and without deadlines."""
@@ -229,7 +229,7 @@ class _Bursts:
         return self._asked.rows(times_s.tolist(), deadlines_ms.tolist(), self._rng)
 
     def _played(self, schedule: Schedule, level: str) -> Run:
-        fates = Fates(play(Target(self._server.grpc_url), replace(schedule, level=level)))
+        fates = Fates(play(Target(self._server.grpc_url), replace(schedule, levels=(level,))))
         wait_until_idle(self._server)
         return Run(fates, self._settings.is_burst(schedule.times_s))
 

@@ -160,7 +160,8 @@ def trace(
     """The requests of a recorded trace: a CSV with a header or JSONL.
 
     Its column time_s, time, timestamp or TIMESTAMP says when, tokens how long, hplm or tenant whose, deadline_ms until
-    when. Times must not decrease; equal ones are simultaneous. hplm traffic export writes such a trace.
+    when, level for which level. Times must not decrease; equal ones are simultaneous. hplm traffic export writes such a
+    trace.
     """
     from loadtest.scenarios import Replay
     from workload.traces import read_trace

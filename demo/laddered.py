@@ -124,7 +124,7 @@ class Laddered:
     ) -> Requests:
         schedule = Schedule.of(Row(0.0, self.task.id, example.text, deadline_ms) for example in examples)
         label_of = {example.text: example.label for example in examples}
-        labelled = replace(schedule, level=level, labels=tuple(label_of[text] for text in schedule.texts))
+        labelled = replace(schedule, levels=(level,), labels=tuple(label_of[text] for text in schedule.texts))
         return play(Server(self.grpc_url), labelled, in_flight).requests
 
     def _say(self, line: str) -> None:

@@ -75,7 +75,7 @@ class Content:
             self.hplms,
             drawn.texts,
             self.pairs,
-            level=self.level,
+            levels=(self.level,),
         )
         return schedule if self.labelled is None else self._with_labels(schedule, self.labelled, rng)
 
@@ -161,10 +161,11 @@ class Overload(Scenario):
 
 @dataclass(frozen=True, eq=False)
 class Replay(Scenario):
-    """A trace with its times, and with its tenants, lengths and deadlines if it has them; given deadlines go before.
+    """A trace with its times, and with its tenants, lengths, deadlines and levels if it has them.
 
-    A trace tenant that is the ID of an hPLM asks that hPLM. The others are assigned hPLMs in the order in which they
-    first appear, starting over if there are more tenants than hPLMs.
+    Deadlines and a level that are given go before those of the trace. A trace tenant that is the ID of an hPLM asks
+    that hPLM, for the level of the trace. The others are assigned hPLMs in the order in which they first appear,
+    starting over if there are more tenants than hPLMs; as these may have other levels, the server chooses theirs.
     """
 
     trace: Trace
@@ -191,11 +192,23 @@ class Replay(Scenario):
             hplm_of = of_tenant[TraceTenants(trace.tenants).of(requests)]
         tokens = None if trace.tokens is None else TraceLengths(trace.tokens).of(requests)
         schedule = content.schedule(times_s, hplm_of, rng, tokens)
-        if trace.deadlines_ms is None or content.deadlines is not None:
-            return schedule
-        # 0 is a row without one; a deadline is a millisecond at least.
-        deadlines_ms = np.nan_to_num(np.maximum(np.rint(trace.deadlines_ms[requests]), 1), nan=0).astype(np.int64)
-        return replace(schedule, deadlines_ms=deadlines_ms)
+        if trace.deadlines_ms is not None and content.deadlines is None:
+            schedule = replace(schedule, deadlines_ms=_whole_ms(trace.deadlines_ms[requests]))
+        return schedule if content.level is not None else _with_levels(schedule, trace, requests)
+
+
+def _whole_ms(deadlines_ms: NDArray[np.float64]) -> Column:
+    """Round deadlines of a trace to a millisecond at least; those of rows without one become 0. Shape: [rows]."""
+    return np.nan_to_num(np.maximum(np.rint(deadlines_ms), 1), nan=0).astype(np.int64)
+
+
+def _with_levels(schedule: Schedule, trace: Trace, requests: Column) -> Schedule:
+    """Give rows the levels of the trace's requests, of which `requests` are the indices; see `Replay`."""
+    if trace.tenants is None or trace.levels is None:
+        return schedule
+    is_hplm = np.isin(np.array(trace.tenant_names), np.array(schedule.hplms))
+    level_of = np.where(is_hplm[trace.tenants[requests]], trace.levels[requests] + 1, 0)
+    return replace(schedule, levels=(None, *(name or None for name in trace.level_names)), level_of=level_of)
 
 
 def _hplms_of(tenant_names: Sequence[str], hplms: Sequence[str]) -> Column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,8 @@ class Schedule:
     - `deadlines_ms`: 0 for a row without one; None where no row has one.
     - `pairs`: the hPLMs that read two segments; their texts are cut by `segments`.
     - `labels`: of each text the right one, None where it is not known; empty where none is.
-    - `level`: the level of their ladders that all rows ask for; None leaves that to the server.
+    - `levels`: the levels that rows ask for; None leaves that to the server.
+    - `level_of`: indices into them; None where all rows ask for the first.
     - `numbers`: the rows' indices in the whole load, of which this may be a share.
 
     Shape: [rows] each.
@@ -54,7 +55,8 @@ class Schedule:
     pairs: frozenset[str] = frozenset()
     numbers: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: tuple[str | None, ...] = ()
-    level: str | None = None
+    levels: tuple[str | None, ...] = (None,)
+    level_of: Indices | None = None
 
     def __post_init__(self) -> None:
         if not len(self.numbers):
@@ -91,30 +93,22 @@ class Schedule:
         """The right label of a row's text, if it is known."""
         return self.labels[int(self.text_of[row])] if self.labels else None
 
+    def level(self, row: int) -> str | None:
+        return self.levels[0 if self.level_of is None else int(self.level_of[row])]
+
     def request(self, row: int, deadline_ms: int | None) -> Request:
         """Make the SDK's request of a row, with the rest of its deadline."""
         hplm = self.hplms[int(self.hplm_of[row])]
         text = self.texts[int(self.text_of[row])]
         if hplm in self.pairs:
-            return Request(hplm, *segments(text), deadline_ms=deadline_ms, level=self.level)
-        return Request(hplm, text, deadline_ms=deadline_ms, level=self.level)
+            return Request(hplm, *segments(text), deadline_ms=deadline_ms, level=self.level(row))
+        return Request(hplm, text, deadline_ms=deadline_ms, level=self.level(row))
 
     def share(self, index: int, shares: int) -> Schedule:
         """Every `shares`-th row from `index` on, so that all shares are equally busy at all times."""
         of = slice(index, None, shares)
-        return Schedule(
-            self.times_s[of],
-            self.hplm_of[of],
-            self.text_of[of],
-            self.tokens[of],
-            None if self.deadlines_ms is None else self.deadlines_ms[of],
-            self.hplms,
-            self.texts,
-            self.pairs,
-            self.numbers[of],
-            self.labels,
-            self.level,
-        )
+        columns: dict[str, Any] = {name: getattr(self, name) for name in _COLUMNS}
+        return replace(self, **{name: column[of] for name, column in columns.items() if column is not None})
 
     def to_bytes(self) -> bytes:
         """Serialise for another process or machine."""
@@ -125,7 +119,7 @@ class Schedule:
                 "texts": self.texts,
                 "pairs": sorted(self.pairs),
                 "labels": self.labels,
-                "level": self.level,
+                "levels": self.levels,
             }
         )
         packed = io.BytesIO()
@@ -134,6 +128,7 @@ class Schedule:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Schedule:
+        """Read what `to_bytes` gave, also that of earlier releases, where all rows had one level."""
         with np.load(io.BytesIO(packed), allow_pickle=False) as columns:
             tables: dict[str, Any] = json.loads(columns["tables"].tobytes())
             read: dict[str, Any] = {name: columns.get(name) for name in _COLUMNS}
@@ -143,8 +138,8 @@ class Schedule:
             texts=tuple(tables["texts"]),
             pairs=frozenset(tables["pairs"]),
             labels=tuple(tables.get("labels", ())),
-            level=tables.get("level"),
+            levels=tuple(tables.get("levels", (tables.get("level"),))),
         )
 
 
-_COLUMNS = ("times_s", "hplm_of", "text_of", "tokens", "deadlines_ms", "numbers")
+_COLUMNS = ("times_s", "hplm_of", "text_of", "tokens", "deadlines_ms", "numbers", "level_of")

@@ -174,7 +174,7 @@ def poisson_times_s(rate_per_s: float, duration_s: float, rng: np.random.Generat
 
 def _schedule(rows: Sequence[Row], questions: Sequence[Question], level: str) -> Schedule:
     pairs = frozenset(each.hplm for each in questions if each.example.text_pair is not None)
-    return replace(Schedule.of(rows, pairs), level=level)
+    return replace(Schedule.of(rows, pairs), levels=(level,))
 
 
 def _request(question: Question, level: str) -> Request:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,18 @@ def test_a_trace_says_until_when_unless_deadlines_are_given(tmp_path: Path, seed
     assert [schedule.deadline_ms(row) for row in range(3)] == [250, None, 1]
     given = replay.schedule(content(deadlines=UniformDeadlines(7, 7)), np.random.default_rng(seed))
     assert [given.deadline_ms(row) for row in range(3)] == [7, 7, 7]
+
+
+def test_hplms_of_a_trace_are_asked_for_its_levels_unless_one_is_given(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("time_s,hplm,level\n0,b/x,early\n1,a/y,\n2,someone,full\n3,b/x,full\n")
+    replay = Replay(read_trace(path), UniformTenants)
+    whole = replay.schedule(content(), np.random.default_rng(seed))
+    schedule = Schedule.from_bytes(whole.to_bytes())
+    assert [schedule.request(row, None).level for row in range(4)] == ["early", None, None, "full"]
+    assert [schedule.share(1, 2).level(row) for row in range(2)] == [None, "full"]
+    given = replay.schedule(replace(content(), level="auto"), np.random.default_rng(seed))
+    assert [given.level(row) for row in range(4)] == ["auto"] * 4
 
 
 @pytest.mark.parametrize("rate_scale", [0.5, 1.0, 2.5])
