@@ -13,17 +13,25 @@ from loadtest.generator.messages import MessageName
 class LimitedRunner(MasterRunner):
     """Takes as many workers as a load needs, none after the load has begun, and rejects the others.
 
-    Locust would divide the users of the load over all that connect, also over those that have no share of it.
+    Locust would divide the users of the load over all that connect, also over those that have no share of it; and a
+    minute after it lost a worker it would start the load anew on the others, which would play their shares again.
     """
 
     def __init__(self, environment: Environment, host: str, port: int, limit: int) -> None:
         self._limit = limit
         self._senders: tuple[str, ...] = ()
         self._rejected: set[str] = set()
+        self._has_started = False
         super().__init__(environment, host, port)
 
+    def start(self, *arguments: Any, **options: Any) -> None:
+        """Start the load; nothing happens where it has been started before."""
+        if not self._has_started:
+            self._has_started = True
+            super().start(*arguments, **options)
+
     def choose_senders(self) -> tuple[str, ...]:
-        """Returns the IDs of the load's workers; every other one is rejected from now on."""
+        """Return the IDs of the load's workers; every other one is rejected from now on."""
         self._senders = tuple([worker.id for worker in self.clients.ready][: self._limit])
         for worker in set(self.clients) - set(self._senders):
             del self.clients[worker]
