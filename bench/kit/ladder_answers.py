@@ -10,6 +10,8 @@ import numpy as np
 
 from builder.construct.tasks.calibration import Bools, Floats
 from builder.levels.answers import StepAnswers
+from builder.levels.certificate import Change
+from builder.levels.paired_answers import change_of
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,12 @@ class Ladder:
         return 100 * float(lost.std()) / math.sqrt(len(lost))
 
     def _lost(self, leaves: Bools) -> Floats:
-        changed: Floats = self.full.is_right.astype(float) - self.early.is_right
-        return np.where(leaves, changed, 0.0)
+        return np.where(leaves, self.change, 0.0)
 
     @property
-    def is_harm(self) -> Bools:
-        harm: Bools = self.full.is_right & ~self.early.is_right
-        return harm
+    def change(self) -> Change:
+        """What early answers are against full ones: 1 is harm, -1 help."""
+        return change_of(self.full, self.early)
 
 
 def _joined(answers: Sequence[StepAnswers]) -> StepAnswers:

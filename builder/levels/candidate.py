@@ -12,9 +12,9 @@ from backends.adapters.ladder import EarlyStep, Ladder
 from backends.registry.entries import PRUNED_BY_ATTENTION
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import Floats, is_at_bound
-from builder.levels.certificate import Certificate, certify, least_tolerance, thresholds
+from builder.levels.certificate import Certificate, certify, least_tolerance, loss_of, thresholds
 from builder.levels.figures import all_rounded, rounded, rounded_ms
-from builder.levels.guarantee import Each, EachInParts, Guarantee
+from builder.levels.guarantee import Each, EachInParts, EachOnBalance, Guarantee, Loss
 from builder.levels.ladder_costs import LadderCosts
 from builder.levels.paired_answers import Counted, PairedAnswers
 from builder.levels.profile import CandidateProfile, CurvePoint
@@ -138,7 +138,8 @@ class Candidate:
         return {
             "threshold": rounded(found.threshold),
             "certified_on": found.rows,
-            "counted": rounded(found.harms) if self._answers.in_parts else found.harms,
+            "counted": rounded(found.loss.harms) if self._answers.in_parts else found.loss.harms,
+            **({"put_right_early": found.loss.helps} if isinstance(self._guarantee, EachOnBalance) else {}),
             "bound": rounded(found.bound),
             "answered_early": rounded(found.exit_share),
             "disagreement": rounded(self._disagreement(certifies[leaves])),
@@ -154,7 +155,7 @@ class Candidate:
             after=self.after,
             threshold=None if found is None else rounded(found.threshold),
             answered_early=0.0 if found is None else rounded(found.exit_share),
-            lost=None if found is None else rounded(found.harms / found.rows),
+            lost=None if found is None else rounded(self._guarantee.lost(found.loss) / found.rows),
             bound=rounded(self.least_tolerance if found is None else found.bound),
             alone_ms=rounded_ms(costs.alone_ms(tokens, self.mean_depth, self.mean_work)),
             full_batch_ms=rounded_ms(costs.full_batch_ms(self.mean_work)),
@@ -167,16 +168,17 @@ class Candidate:
 
     def _curve(self) -> list[CurvePoint]:
         """Return what thresholds mean, up to those that lose far more than may be."""
-        counted, rows, most = self.counted, len(self._confidence), _SHOWN_TOLERANCES * self._trial.target.tolerance
+        counted, rows, guarantee = self.counted, len(self._confidence), self._guarantee
+        most = _SHOWN_TOLERANCES * self._trial.target.tolerance
         curve = dict[int, CurvePoint]()
         for each in thresholds(self._confidence, counted.leaving, counted.staying, self._answers.first_threshold):
             share = each.leaving * _MOST_POINTS // rows
-            if each.harms > most * rows:
+            lost = guarantee.lost(each.loss)
+            if lost > most * rows:
                 break
             if share not in curve:
-                bound = self._guarantee.bound(each.harms, rows)
-                point = rounded(each.least), rounded(each.leaving / rows), rounded(each.harms / rows), rounded(bound)
-                curve[share] = CurvePoint(*point)
+                figures = each.least, each.leaving / rows, lost / rows, guarantee.bound(each.loss, rows)
+                curve[share] = CurvePoint(*map(rounded, figures))
         return [*curve.values()]
 
     @property
@@ -191,7 +193,8 @@ class Candidate:
 
     @property
     def _guarantee(self) -> Guarantee:
-        return self._trial.target.tested(self._answers.in_parts, self._trial.num_candidates)
+        trial = self._trial
+        return trial.target.tested(self._answers.in_parts, trial.num_candidates, len(trial.certifies))
 
     def _certified(self) -> Certificate | None:
         counted, tolerance, first = self.counted, self._trial.target.tolerance, self._answers.first_threshold
@@ -203,20 +206,20 @@ class Candidate:
         """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
         risk, different = self._trial.target.risk, self._answers.different[leaving]
         tested = EachInParts(risk) if self._answers.in_parts else Each(risk)
-        return tested.bound(different.sum().item(), len(different))
+        return tested.bound(Loss(different.sum().item()), len(different))
 
 
 def all_layers(
     counted: Counted, guarantee: Guarantee, num_layers: int, costs: LadderCosts, tokens: float
 ) -> CandidateProfile:
     """Return the profile of answers by all layers, which lose what rows lose that stay."""
-    lost, rows = 0 if counted.staying is None else int(counted.staying.sum()), len(counted.leaving)
+    loss, rows = Loss(0) if counted.staying is None else loss_of(counted.staying), len(counted.leaving)
     return CandidateProfile(
         after=num_layers,
         threshold=None,
         answered_early=0.0,
-        lost=rounded(lost / rows),
-        bound=0.0 if counted.staying is None else rounded(guarantee.bound(lost, rows)),
+        lost=rounded(guarantee.lost(loss) / rows),
+        bound=0.0 if counted.staying is None else rounded(guarantee.bound(loss, rows)),
         alone_ms=rounded_ms(costs.alone_ms(tokens, 1.0, 1.0)),
         full_batch_ms=rounded_ms(costs.full_batch_ms(1.0)),
         memory_bytes=0,

@@ -1,34 +1,38 @@
 """Certificates: thresholds of which a statistical test says that answering early costs no more than was allowed.
 
-Harm is a row that the full model has right and the early answer has wrong. The drop in accuracy is at most the share of
-harm, so a bound of that share bounds the drop. Of a regression each row is harmed in part. Thresholds are tried in an
-order that was fixed before, the strictest first, until the first one fails: however many were tried, an error needs the
-first bad one to pass, so the risk of the whole is that of one test. Where a threshold has to pass two tests, it is bad
-as soon as one of them should fail, and the risk stays the same.
+Harm is a row that the full model has right and the early answer has wrong, help one of which the opposite is true. The
+drop in accuracy is the share of harm less that of help, so it is at most the share of harm; a guarantee bounds the one
+or the other. Of a regression each row is harmed in part, and none is helped. Thresholds are tried in an order that was
+fixed before, the strictest first, until the first one fails: however many were tried, an error needs the first bad one
+to pass, so the risk of the whole is that of one test. Where a threshold has to pass two tests, it is bad as soon as one
+of them should fail, and the risk stays the same.
 
 Usage:
-    certificate = certify(confidence, harm, tolerance=0.01, guarantee=Each(risk=0.1))
+    certificate = certify(confidence, change, tolerance=0.01, guarantee=Each(risk=0.1))
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from builder.levels.guarantee import Guarantee
+from builder.levels.guarantee import Guarantee, Loss
 
 if TYPE_CHECKING:  # the manager checks targets without PyTorch
     from builder.construct.tasks.calibration import Bools, Floats
 
-NUM_THRESHOLDS = 201
-THRESHOLDS: tuple[float, ...] = tuple(
-    1 - 0.0005 * 1000 ** (step / (NUM_THRESHOLDS - 1)) for step in range(NUM_THRESHOLDS)
-)
-"""From 0.9995 down to 0.5; fine near 1, where most rows are. A fine grid costs nothing."""
+NUM_THRESHOLDS = 219
+THRESHOLDS: tuple[float, ...] = tuple(1 - 0.0005 * 1000 ** (step / 200) for step in range(NUM_THRESHOLDS))
+"""From 0.9995 down to 0.07, as an answer with many labels may be right and not sure at all; fine near 1, where most
+rows are. A fine grid costs nothing."""
+
+
+Change = npt.NDArray[Any]
+"""Of each row, what an answer is against the full one: harm, or the part of it that is harm, above 0; help -1."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,14 @@ class Certificate:
     Attributes:
         threshold: Least confidence of a row that is answered early.
         rows: Number of rows that it was tested on.
-        harms: How many of them it harms, parts added up.
+        loss: How many of them it harms, parts added up, and how many it helps.
         bound: The least tolerance that the guarantee would have certified here.
         exit_share: Share of the rows that it answers early.
     """
 
     threshold: float
     rows: int
-    harms: float
+    loss: Loss
     bound: float
     exit_share: float
 
@@ -69,19 +73,19 @@ class Changes(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """A least confidence, the number of rows that would leave with it, and the harm that this would be."""
+    """A least confidence, the number of rows that would leave with it, and what would become of all rows."""
 
     least: float
     leaving: int
-    harms: float
+    loss: Loss
 
 
 def certify(
     confidence: Floats,
-    harm: Bools | Floats,
+    change: Change,
     tolerance: float,
     guarantee: Guarantee,
-    harmed_if_it_stays: Bools | None = None,
+    change_if_it_stays: Change | None = None,
     changes: Changes | None = None,
     first: float = THRESHOLDS[0],
 ) -> Certificate | None:
@@ -89,58 +93,76 @@ def certify(
 
     Args:
         confidence: Of the early answers, `[N]`.
-        harm: Whether answering a row early would be harm, or the part of it that would be, `[N]`.
-        tolerance: The largest share of harm that is allowed.
-        guarantee: What the share of harm is tested by.
-        harmed_if_it_stays: Whether the full answer would be harm, `[N]`; by default none is.
+        change: What answering a row early would be, `[N]`.
+        tolerance: The largest share that may be lost.
+        guarantee: What the share that is lost is tested by.
+        change_if_it_stays: What the answer to a row that goes on would be, `[N]`; by default it changes nothing.
         changes: What rows that stay are answered by in place of full answers has to be proven to be better; by default
             they are answered in full.
         first: The threshold that is tried first, chosen without these rows; by default the strictest one.
     """
     rows, staying = len(confidence), None if changes is None else changes.staying(confidence)
     passed: Threshold | None = None
-    for each in thresholds(confidence, harm, harmed_if_it_stays, first):
-        if not guarantee.holds(each.harms, rows, tolerance):
+    for each in thresholds(confidence, change, change_if_it_stays, first):
+        if not guarantee.holds(each.loss, rows, tolerance):
             break
         if staying is not None and not guarantee.proves_better(*staying[each.leaving].tolist()):
             break
         passed = each
     if passed is None:
         return None
-    return Certificate(passed.least, rows, passed.harms, guarantee.bound(passed.harms, rows), passed.leaving / rows)
+    return Certificate(passed.least, rows, passed.loss, guarantee.bound(passed.loss, rows), passed.leaving / rows)
 
 
 def thresholds(
     confidence: Floats,
-    harm: Bools | Floats,
-    harmed_if_it_stays: Bools | None = None,
+    change: Change,
+    change_if_it_stays: Change | None = None,
     first: float = THRESHOLDS[0],
 ) -> Iterator[Threshold]:
     """Yield what each threshold would mean for these rows, from the first on; `certify` has the arguments."""
     order = np.argsort(-confidence, kind="stable")
-    more, always = harm[order] + 0, 0
-    if harmed_if_it_stays is not None:
-        more, always = more - harmed_if_it_stays[order], int(harmed_if_it_stays.sum())
-    descending, harms_up_to = -confidence[order], always + np.concatenate([[0], np.cumsum(more)])
+    staying = np.zeros(len(order), np.int64) if change_if_it_stays is None else change_if_it_stays[order]
+    harms, helps = (_summed(part(change[order]), part(staying)) for part in (_harms, _helps))
+    descending = -confidence[order]
     for least in THRESHOLDS[THRESHOLDS.index(first) :]:
         leaving = int(np.searchsorted(descending, -least, side="right"))
-        yield Threshold(least, leaving, harms_up_to[leaving].item())
+        yield Threshold(least, leaving, Loss(harms[leaving].item(), helps[leaving].item()))
+
+
+def _harms(change: Change) -> Change:
+    return change * (change > 0)
+
+
+def _helps(change: Change) -> Change:
+    return change < 0
+
+
+def _summed(leaving: Change, staying: Change) -> Change:
+    """Add up both, where the first rows leave and the others stay, by how many leave: `[N + 1]`."""
+    summed: Change = staying.sum() + np.concatenate([[0], np.cumsum(leaving + 0 - staying)])
+    return summed
 
 
 def least_tolerance(
     confidence: Floats,
-    harm: Bools | Floats,
+    change: Change,
     guarantee: Guarantee,
-    harmed_if_it_stays: Bools | None = None,
+    change_if_it_stays: Change | None = None,
     changes: Changes | None = None,
     first: float = THRESHOLDS[0],
 ) -> float:
-    """Return the least share of harm for which `certify` finds a threshold: what the first one may cost.
+    """Return the least tolerance for which `certify` finds a threshold: what the first one may cost.
 
     It is 1, which is no tolerance, where the first one fails for its changes.
     """
     leaves = confidence >= first
     if changes is not None and not guarantee.proves_better(*(int(each[~leaves].sum()) for each in changes)):
         return 1.0
-    staying = 0 if harmed_if_it_stays is None else int(harmed_if_it_stays[~leaves].sum())
-    return guarantee.bound(harm[leaves].sum().item() + staying, len(confidence))
+    answered = change * leaves if change_if_it_stays is None else np.where(leaves, change, change_if_it_stays)
+    return guarantee.bound(loss_of(answered), len(confidence))
+
+
+def loss_of(change: Change) -> Loss:
+    """Count what becomes of some rows."""
+    return Loss(_harms(change).sum().item(), int(_helps(change).sum()))

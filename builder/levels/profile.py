@@ -26,7 +26,8 @@ class CurvePoint(NamedTuple):
     Attributes:
         threshold: Least confidence of a row that leaves.
         answered_early: Share of the rows that leave.
-        lost: Share of the rows that are lost, in parts of a regression.
+        lost: Share of the rows that are lost, in parts of a regression; where a drop is tested on balance, less those
+            that are put right.
         bound: The least tolerance that this proves to be kept.
     """
 

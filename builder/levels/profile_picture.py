@@ -24,7 +24,7 @@ class _Axes:
 
     def point(self, early: float, lost: float) -> Point:
         x = _LEFT + early * (_WIDTH - _LEFT - _RIGHT)
-        y = _HEIGHT - _BOTTOM - min(lost / self.most_lost, 1) * (_HEIGHT - _TOP - _BOTTOM)
+        y = _HEIGHT - _BOTTOM - min(max(lost, 0) / self.most_lost, 1) * (_HEIGHT - _TOP - _BOTTOM)
         return x, y
 
 

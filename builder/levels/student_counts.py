@@ -25,6 +25,7 @@ from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.levels.certificate import loss_of
 from builder.levels.figures import rounded, rounded_ms
 from builder.levels.ladder_costs import LadderCosts
 from builder.levels.paired_answers import PairedAnswers
@@ -83,15 +84,15 @@ def students_profiles(
     """
     found, keeps = list[StudentsProfile](), True
     for students, pairs in reversed([*enumerate(answers, start=1)]):
-        lost, rows = pairs.counted(target).leaving.sum().item(), len(pairs)
-        guarantee, work = target.tested(pairs.in_parts), students * depth
-        keeps = keeps and target.guarantee == "each" and guarantee.holds(lost, rows, target.tolerance)
+        loss, rows = loss_of(pairs.counted(target).leaving), len(pairs)
+        guarantee, work = target.tested(pairs.in_parts, rows=rows), students * depth
+        keeps = keeps and target.guarantee == "each" and guarantee.holds(loss, rows, target.tolerance)
         found.append(
             StudentsProfile(
                 students,
                 keeps,
-                rounded(lost / rows),
-                rounded(guarantee.bound(lost, rows)),
+                rounded(guarantee.lost(loss) / rows),
+                rounded(guarantee.bound(loss, rows)),
                 rounded_ms(costs.alone_ms(tokens, work, work)),
                 rounded_ms(costs.full_batch_ms(work)),
             )

@@ -89,12 +89,12 @@ class WordPruning:
         by_all_layers = 0.0 if unpruned is None else float(unpruned.sum())
         may_lose = by_all_layers + _MOST_OF_TOLERANCE * (self._target.tolerance * rows - by_all_layers)
         found = [*thresholds(confidence, leaving, staying)]
-        least = min(each.harms for each in found)
+        least = min(each.loss.harms for each in found)
         if least > may_lose:
             return None
-        safest = [each.least for each in found if each.harms == least]
+        safest = [each.least for each in found if each.loss.harms == least]
         first = safest[len(safest) // 2]
-        passing = takewhile(lambda each: each.harms <= may_lose, thresholds(confidence, leaving, staying, first))
+        passing = takewhile(lambda each: each.loss.harms <= may_lose, thresholds(confidence, leaving, staying, first))
         return first, [each.least for each in passing][-1]
 
     def _answered(

@@ -28,6 +28,7 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import THRESHOLDS, Certificate
+from builder.levels.guarantee import Loss
 from builder.levels.material import LabelledFiles, UnlabelledFile
 from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
@@ -160,7 +161,7 @@ def test_a_target_that_no_threshold_keeps_publishes_nothing(
     assert (
         without.reason is not None and "nothing was published: acme/topic answers by all its layers" in without.reason
     )
-    assert "these texts could certify a drop of at most 0." in without.reason
+    assert "these texts could certify a drop of at most 1.01 points" in without.reason
     monkeypatch.undo()
     laddered = select(tiny_home, train, held_out)
     monkeypatch.setattr("builder.levels.candidate.certify", lambda *_: None)
@@ -174,7 +175,7 @@ def test_a_ladder_by_which_hardly_any_text_leaves_is_not_published(
     """No harm among texts none of which leaves proves any threshold, and all would pay for the head."""
     monkeypatch.setattr("builder.levels.selecting._Search._with_more", lambda _, pairs, *__: pairs)
     for share in (0.0, 0.03):  # of two layers one is saved
-        none_leaves = Certificate(THRESHOLDS[0], 300, 0, 0.0077, share)
+        none_leaves = Certificate(THRESHOLDS[0], 300, Loss(0), 0.0077, share)
         monkeypatch.setattr("builder.levels.candidate.certify", lambda *_, found=none_leaves: found)
         without = select(tiny_home, train, held_out)
         assert without.ladder is None and without.entry.version == 1
