@@ -61,7 +61,7 @@ from builder.settings.hplm import TuneSettings
 
 _ROWS_VERSION = 4
 """1 had no row for what a selection chooses, and one temperature for both uses; heads of 2 learned from training texts
-as they are; thresholds of 3 were at least 0.5, and harm alone was tested."""
+as they are; thresholds of 3 were at least 0.5, and harm alone was tested. `select s` of these had 200 splits in it."""
 _ONE_IN_FITS = 5
 _SPLITS = 200
 _FEW_LABELS = 20
@@ -123,15 +123,20 @@ class Bench:
             for split in ("dev", "test")
         )
         rows = [self._row(task, {after: dev[after]}, test) | {"chosen": False} for after in layers]
-        offered = offered_exits(self.num_layers, Target.of(self.settings.max_drop), len(dev[1].full.is_right))
+        exits = offered_exits(self.num_layers, Target.of(self.settings.max_drop), len(dev[1].full.is_right))
+        offered = {after: dev[after] for after in exits}
         began_s = time.monotonic()
-        chosen = self._row(task, {after: dev[after] for after in offered}, test)
-        select_s = self._select_s(task, {after: heads[after] for after in offered}, time.monotonic() - began_s)
-        return [*rows, chosen | {"chosen": True, "select s": select_s}]
+        self._chosen(offered, self._order(offered))
+        select_s = self._select_s(task, {after: heads[after] for after in exits}, time.monotonic() - began_s)
+        return [*rows, self._row(task, offered, test) | {"chosen": True, "select s": select_s}]
+
+    def _order(self, offered: Mapping[int, Ladder]) -> Indices:
+        """Return the rows of some exits in a random order."""
+        return np.random.default_rng(self.settings.seed).permutation(len(next(iter(offered.values())).full.is_right))
 
     def _row(self, task: LayeredTask, offered: Mapping[int, Ladder], tests: Mapping[int, Ladder]) -> dict[str, Any]:
         """Return what there is to say of the best of some exits, by the dev texts."""
-        rows = np.random.default_rng(self.settings.seed).permutation(len(next(iter(offered.values())).full.is_right))
+        rows = self._order(offered)
         found = self._chosen(offered, rows)
         dev, test, certificate = offered[found.after], tests[found.after], found.certificate
         said, of_full = (each.temperature(rows) for each in (dev.early, dev.full))
@@ -173,7 +178,7 @@ class Bench:
         for after, each in offered.items():
             temperature = each.early.temperature(fits)
             confidence = each.early.confidence(temperature)[certifies]
-            certificate = certify(confidence, each.change[certifies], target.tolerance, guarantee)
+            certificate = certify(confidence, each.effect[certifies], target.tolerance, guarantee)
             found.append(Chosen(after, temperature, certificate))
         return max(found, key=lambda each: each.share * (self.num_layers - each.after))
 

@@ -52,7 +52,7 @@ from builder.settings.hplm import TuneSettings
 from cli.export import export_settings
 from workload.deadlines import UniformDeadlines
 
-_EDITION = 2
+_EDITION = 3
 """Version of the kept hPLMs and rounds. Raise it when what is measured changes."""
 
 

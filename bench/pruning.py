@@ -60,7 +60,7 @@ from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
 from builder.levels.early_head import HeadData, fit_early_head
 from builder.levels.exit_layers import only_exit
-from builder.levels.paired_answers import change_of
+from builder.levels.paired_answers import effect_of
 from builder.levels.served import answered_rows, served_rows, word_marks
 from builder.levels.target import Target
 from builder.progress import Report, progress_bars
@@ -207,10 +207,10 @@ class Measured:
         order = np.random.default_rng(settings.seed).permutation(len(full.is_right))
         fits, certifies = np.split(order, [len(order) // _ONE_IN_FITS])
         self._temperatures = early.temperature(fits), full.temperature(fits)
-        confidence, change = early.confidence(self._temperatures[0]), change_of(full, early)
+        confidence, effect = early.confidence(self._temperatures[0]), effect_of(full, early)
         target = Target.of(settings.max_drop)
         guarantee = target.tested(rows=len(certifies))
-        certificate = certify(confidence[certifies], change[certifies], target.tolerance, guarantee)
+        certificate = certify(confidence[certifies], effect[certifies], target.tolerance, guarantee)
         threshold = NEVER if certificate is None else certificate.threshold
         self._exit = Exit(after, head, self._temperatures[0], threshold)
         self._batches = list(task.batches())

@@ -10,8 +10,8 @@ import numpy as np
 
 from builder.construct.tasks.calibration import Bools, Floats
 from builder.levels.answers import StepAnswers
-from builder.levels.certificate import Change
-from builder.levels.paired_answers import change_of
+from builder.levels.certificate import Effect
+from builder.levels.paired_answers import effect_of
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Ladder:
         return 100 * float(lost.std()) / math.sqrt(len(lost))
 
     def _lost(self, leaves: Bools) -> Floats:
-        return np.where(leaves, self.change, 0.0)
+        return np.where(leaves, self.effect, 0.0)
 
     @property
-    def change(self) -> Change:
+    def effect(self) -> Effect:
         """What early answers are against full ones: 1 is harm, -1 help."""
-        return change_of(self.full, self.early)
+        return effect_of(self.full, self.early)
 
 
 def _joined(answers: Sequence[StepAnswers]) -> StepAnswers:

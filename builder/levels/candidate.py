@@ -12,9 +12,9 @@ from backends.adapters.ladder import EarlyStep, Ladder
 from backends.registry.entries import PRUNED_BY_ATTENTION
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import Floats, is_at_bound
-from builder.levels.certificate import Certificate, certify, least_tolerance, loss_of, thresholds
+from builder.levels.certificate import Certificate, balance_of, certify, least_tolerance, thresholds
 from builder.levels.figures import all_rounded, rounded, rounded_ms
-from builder.levels.guarantee import Each, EachInParts, EachOnBalance, Guarantee, Loss
+from builder.levels.guarantee import Balance, Each, EachInParts, Guarantee
 from builder.levels.ladder_costs import LadderCosts
 from builder.levels.paired_answers import Counted, PairedAnswers
 from builder.levels.profile import CandidateProfile, CurvePoint
@@ -138,8 +138,8 @@ class Candidate:
         return {
             "threshold": rounded(found.threshold),
             "certified_on": found.rows,
-            "counted": rounded(found.loss.harms) if self._answers.in_parts else found.loss.harms,
-            **({"put_right_early": found.loss.helps} if isinstance(self._guarantee, EachOnBalance) else {}),
+            "counted": rounded(found.balance.harms) if self._answers.in_parts else found.balance.harms,
+            **({"put_right_early": found.balance.helps} if self._guarantee.counts_helps else {}),
             "bound": rounded(found.bound),
             "answered_early": rounded(found.exit_share),
             "disagreement": rounded(self._disagreement(certifies[leaves])),
@@ -155,7 +155,7 @@ class Candidate:
             after=self.after,
             threshold=None if found is None else rounded(found.threshold),
             answered_early=0.0 if found is None else rounded(found.exit_share),
-            lost=None if found is None else rounded(self._guarantee.lost(found.loss) / found.rows),
+            lost=None if found is None else rounded(self._guarantee.lost(found.balance) / found.rows),
             bound=rounded(self.least_tolerance if found is None else found.bound),
             alone_ms=rounded_ms(costs.alone_ms(tokens, self.mean_depth, self.mean_work)),
             full_batch_ms=rounded_ms(costs.full_batch_ms(self.mean_work)),
@@ -173,28 +173,37 @@ class Candidate:
         curve = dict[int, CurvePoint]()
         for each in thresholds(self._confidence, counted.leaving, counted.staying, self._answers.first_threshold):
             share = each.leaving * _MOST_POINTS // rows
-            lost = guarantee.lost(each.loss)
+            lost = guarantee.lost(each.balance)
             if lost > most * rows:
                 break
             if share not in curve:
-                figures = each.least, each.leaving / rows, lost / rows, guarantee.bound(each.loss, rows)
+                figures = each.least, each.leaving / rows, lost / rows, guarantee.bound(each.balance, rows)
                 curve[share] = CurvePoint(*map(rounded, figures))
         return [*curve.values()]
 
     @property
     def least_tolerance(self) -> float:
-        """The least tolerance that some threshold would keep on these texts, rounded up; 1 where none could."""
-        counted = self.counted
-        first = self._answers.first_threshold
-        least = least_tolerance(
-            self._confidence, counted.leaving, self._guarantee, counted.staying, counted.changes, first
-        )
-        return math.ceil(least * _PER_UNIT) / _PER_UNIT
+        """The least tolerance that some threshold would keep on these texts, rounded up; 1 where none could.
+
+        It is tested as a target of that tolerance is, which may be otherwise than this one.
+        """
+        counted, first, found = self.counted, self._answers.first_threshold, self._trial.target.tolerance
+        while True:
+            tested = self._tested(found)
+            least = least_tolerance(self._confidence, counted.leaving, tested, counted.staying, counted.changes, first)
+            least = math.ceil(least * _PER_UNIT) / _PER_UNIT
+            if least <= found or least >= 1:
+                return min(least, 1.0)
+            found = least
 
     @property
     def _guarantee(self) -> Guarantee:
+        return self._tested(self._trial.target.tolerance)
+
+    def _tested(self, tolerance: float) -> Guarantee:
         trial = self._trial
-        return trial.target.tested(self._answers.in_parts, trial.num_candidates, len(trial.certifies))
+        target = replace(trial.target, tolerance=tolerance)
+        return target.tested(self._answers.in_parts, trial.num_candidates, len(trial.certifies))
 
     def _certified(self) -> Certificate | None:
         counted, tolerance, first = self.counted, self._trial.target.tolerance, self._answers.first_threshold
@@ -206,20 +215,20 @@ class Candidate:
         """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
         risk, different = self._trial.target.risk, self._answers.different[leaving]
         tested = EachInParts(risk) if self._answers.in_parts else Each(risk)
-        return tested.bound(Loss(different.sum().item()), len(different))
+        return tested.bound(Balance(different.sum().item()), len(different))
 
 
 def all_layers(
     counted: Counted, guarantee: Guarantee, num_layers: int, costs: LadderCosts, tokens: float
 ) -> CandidateProfile:
     """Return the profile of answers by all layers, which lose what rows lose that stay."""
-    loss, rows = Loss(0) if counted.staying is None else loss_of(counted.staying), len(counted.leaving)
+    balance, rows = Balance(0) if counted.staying is None else balance_of(counted.staying), len(counted.leaving)
     return CandidateProfile(
         after=num_layers,
         threshold=None,
         answered_early=0.0,
-        lost=rounded(guarantee.lost(loss) / rows),
-        bound=0.0 if counted.staying is None else rounded(guarantee.bound(loss, rows)),
+        lost=rounded(guarantee.lost(balance) / rows),
+        bound=0.0 if counted.staying is None else rounded(guarantee.bound(balance, rows)),
         alone_ms=rounded_ms(costs.alone_ms(tokens, 1.0, 1.0)),
         full_batch_ms=rounded_ms(costs.full_batch_ms(1.0)),
         memory_bytes=0,

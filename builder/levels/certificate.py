@@ -8,7 +8,7 @@ to pass, so the risk of the whole is that of one test. Where a threshold has to 
 of them should fail, and the risk stays the same.
 
 Usage:
-    certificate = certify(confidence, change, tolerance=0.01, guarantee=Each(risk=0.1))
+    certificate = certify(confidence, effect, tolerance=0.01, guarantee=Each(risk=0.1))
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from builder.levels.guarantee import Guarantee, Loss
+from builder.levels.guarantee import Balance, Guarantee
 
 if TYPE_CHECKING:  # the manager checks targets without PyTorch
     from builder.construct.tasks.calibration import Bools, Floats
@@ -31,7 +31,7 @@ THRESHOLDS: tuple[float, ...] = tuple(1 - 0.0005 * 1000 ** (step / 200) for step
 rows are. A fine grid costs nothing."""
 
 
-Change = npt.NDArray[Any]
+Effect = npt.NDArray[Any]
 """Of each row, what an answer is against the full one: harm, or the part of it that is harm, above 0; help -1."""
 
 
@@ -42,14 +42,14 @@ class Certificate:
     Attributes:
         threshold: Least confidence of a row that is answered early.
         rows: Number of rows that it was tested on.
-        loss: How many of them it harms, parts added up, and how many it helps.
+        balance: How many of them it harms, parts added up, and how many it helps.
         bound: The least tolerance that the guarantee would have certified here.
         exit_share: Share of the rows that it answers early.
     """
 
     threshold: float
     rows: int
-    loss: Loss
+    balance: Balance
     bound: float
     exit_share: float
 
@@ -77,15 +77,15 @@ class Threshold(NamedTuple):
 
     least: float
     leaving: int
-    loss: Loss
+    balance: Balance
 
 
 def certify(
     confidence: Floats,
-    change: Change,
+    effect: Effect,
     tolerance: float,
     guarantee: Guarantee,
-    change_if_it_stays: Change | None = None,
+    effect_if_it_stays: Effect | None = None,
     changes: Changes | None = None,
     first: float = THRESHOLDS[0],
 ) -> Certificate | None:
@@ -93,62 +93,62 @@ def certify(
 
     Args:
         confidence: Of the early answers, `[N]`.
-        change: What answering a row early would be, `[N]`.
+        effect: What answering a row early would be, `[N]`.
         tolerance: The largest share that may be lost.
         guarantee: What the share that is lost is tested by.
-        change_if_it_stays: What the answer to a row that goes on would be, `[N]`; by default it changes nothing.
+        effect_if_it_stays: What the answer to a row that goes on would be, `[N]`; by default it changes nothing.
         changes: What rows that stay are answered by in place of full answers has to be proven to be better; by default
             they are answered in full.
         first: The threshold that is tried first, chosen without these rows; by default the strictest one.
     """
     rows, staying = len(confidence), None if changes is None else changes.staying(confidence)
     passed: Threshold | None = None
-    for each in thresholds(confidence, change, change_if_it_stays, first):
-        if not guarantee.holds(each.loss, rows, tolerance):
+    for each in thresholds(confidence, effect, effect_if_it_stays, first):
+        if not guarantee.holds(each.balance, rows, tolerance):
             break
         if staying is not None and not guarantee.proves_better(*staying[each.leaving].tolist()):
             break
         passed = each
     if passed is None:
         return None
-    return Certificate(passed.least, rows, passed.loss, guarantee.bound(passed.loss, rows), passed.leaving / rows)
+    return Certificate(passed.least, rows, passed.balance, guarantee.bound(passed.balance, rows), passed.leaving / rows)
 
 
 def thresholds(
     confidence: Floats,
-    change: Change,
-    change_if_it_stays: Change | None = None,
+    effect: Effect,
+    effect_if_it_stays: Effect | None = None,
     first: float = THRESHOLDS[0],
 ) -> Iterator[Threshold]:
     """Yield what each threshold would mean for these rows, from the first on; `certify` has the arguments."""
     order = np.argsort(-confidence, kind="stable")
-    staying = np.zeros(len(order), np.int64) if change_if_it_stays is None else change_if_it_stays[order]
-    harms, helps = (_summed(part(change[order]), part(staying)) for part in (_harms, _helps))
+    staying = np.zeros(len(order), np.int64) if effect_if_it_stays is None else effect_if_it_stays[order]
+    harms, helps = (_summed(part(effect[order]), part(staying)) for part in (_harms, _helps))
     descending = -confidence[order]
     for least in THRESHOLDS[THRESHOLDS.index(first) :]:
         leaving = int(np.searchsorted(descending, -least, side="right"))
-        yield Threshold(least, leaving, Loss(harms[leaving].item(), helps[leaving].item()))
+        yield Threshold(least, leaving, Balance(harms[leaving].item(), helps[leaving].item()))
 
 
-def _harms(change: Change) -> Change:
-    return change * (change > 0)
+def _harms(effect: Effect) -> Effect:
+    return effect * (effect > 0)
 
 
-def _helps(change: Change) -> Change:
-    return change < 0
+def _helps(effect: Effect) -> Effect:
+    return effect < 0
 
 
-def _summed(leaving: Change, staying: Change) -> Change:
+def _summed(leaving: Effect, staying: Effect) -> Effect:
     """Add up both, where the first rows leave and the others stay, by how many leave: `[N + 1]`."""
-    summed: Change = staying.sum() + np.concatenate([[0], np.cumsum(leaving + 0 - staying)])
+    summed: Effect = staying.sum() + np.concatenate([[0], np.cumsum(leaving + 0 - staying)])
     return summed
 
 
 def least_tolerance(
     confidence: Floats,
-    change: Change,
+    effect: Effect,
     guarantee: Guarantee,
-    change_if_it_stays: Change | None = None,
+    effect_if_it_stays: Effect | None = None,
     changes: Changes | None = None,
     first: float = THRESHOLDS[0],
 ) -> float:
@@ -159,10 +159,10 @@ def least_tolerance(
     leaves = confidence >= first
     if changes is not None and not guarantee.proves_better(*(int(each[~leaves].sum()) for each in changes)):
         return 1.0
-    answered = change * leaves if change_if_it_stays is None else np.where(leaves, change, change_if_it_stays)
-    return guarantee.bound(loss_of(answered), len(confidence))
+    answered = effect * leaves if effect_if_it_stays is None else np.where(leaves, effect, effect_if_it_stays)
+    return guarantee.bound(balance_of(answered), len(confidence))
 
 
-def loss_of(change: Change) -> Loss:
+def balance_of(effect: Effect) -> Balance:
     """Count what becomes of some rows."""
-    return Loss(_harms(change).sum().item(), int(_helps(change).sum()))
+    return Balance(_harms(effect).sum().item(), int(_helps(effect).sum()))

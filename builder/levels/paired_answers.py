@@ -21,7 +21,7 @@ from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import TEMPERATURES, Bools, Floats, calibration_error
 from builder.construct.tasks.objective import Objective
 from builder.levels.answers import StepAnswers
-from builder.levels.certificate import THRESHOLDS, Change, Changes
+from builder.levels.certificate import THRESHOLDS, Changes, Effect
 from builder.levels.target import Target
 
 
@@ -33,8 +33,8 @@ class Counted(NamedTuple):
     Shape: `[N]` each
     """
 
-    leaving: Change
-    staying: Change | None = None
+    leaving: Effect
+    staying: Effect | None = None
     changes: Changes | None = None
 
     def of(self, rows: Indices) -> Counted:
@@ -153,8 +153,8 @@ class LabelPairs:
             return Counted(~self.early.is_right, ~going_on.is_right, self._changes)
         # What goes on adds nothing to a drop, unless it loses words: it is answered in full, or proven to be answered
         # better.
-        staying = None if self.pruned is None else change_of(self.full, going_on)
-        return Counted(change_of(self.full, self.early), staying, self._changes)
+        staying = None if self.pruned is None else effect_of(self.full, going_on)
+        return Counted(effect_of(self.full, self.early), staying, self._changes)
 
     @property
     def ensemble(self) -> Ensemble | None:
@@ -215,10 +215,10 @@ class LabelPairs:
         return found | {"full_weight": self.mixture.ensemble.full_weight, "put_right": helped, "put_wrong": harmed}
 
 
-def change_of(full: StepAnswers, other: StepAnswers) -> Change:
+def effect_of(full: StepAnswers, other: StepAnswers) -> Effect:
     """Return 1 for rows that other answers have wrong and full ones right, and -1 for the opposite."""
-    change: Change = full.is_right.astype(np.int64) - other.is_right
-    return change
+    effect: Effect = full.is_right.astype(np.int64) - other.is_right
+    return effect
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,7 @@ class CandidateProfile:
         after: Layers that a row passes which leaves early; of the last one all.
         threshold: That was certified; None where none was.
         answered_early: Share of rows that leave.
-        lost: Share of the certifying rows that is lost; None where no threshold was certified.
+        lost: Share of the certifying rows that is lost, as in a curve; None where no threshold was certified.
         bound: The least tolerance that is proven to be kept, or that could be.
         alone_ms: What a row by itself is predicted to take in the upper layers; None without a cost model.
         full_batch_ms: What a full batch is predicted to take.
@@ -82,7 +82,7 @@ class StudentsProfile:
     Attributes:
         students: Their number.
         keeps: Whether they, and all larger numbers, are proven to keep the target.
-        lost: Share of the held-out rows that is lost.
+        lost: Share of the held-out rows that is lost, as in a curve.
         bound: The least tolerance that is proven to be kept.
         alone_ms: What a row by itself is predicted to take in them; None without a cost model.
         full_batch_ms: What a full batch is predicted to take.

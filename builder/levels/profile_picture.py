@@ -86,7 +86,8 @@ def _described(candidate: CandidateProfile) -> str:
     said = f"after {candidate.after}{mixed}{kept}: "
     if candidate.lost is None:
         return f"{said}no threshold is certified"
-    said += f"{100 * candidate.answered_early:.3g} % early, {100 * candidate.lost:.3g} % lost"
+    lost = "lost" if candidate.lost >= 0 else "gained"
+    said += f"{100 * candidate.answered_early:.3g} % early, {100 * abs(candidate.lost):.3g} % {lost}"
     said += f", at most {100 * candidate.bound:.3g} %"
     return said if candidate.full_batch_ms is None else f"{said}, {candidate.full_batch_ms:.3g} ms a full batch"
 

@@ -25,7 +25,7 @@ from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.trained_texts import TrainedTexts
-from builder.levels.certificate import loss_of
+from builder.levels.certificate import balance_of
 from builder.levels.figures import rounded, rounded_ms
 from builder.levels.ladder_costs import LadderCosts
 from builder.levels.paired_answers import PairedAnswers
@@ -84,15 +84,15 @@ def students_profiles(
     """
     found, keeps = list[StudentsProfile](), True
     for students, pairs in reversed([*enumerate(answers, start=1)]):
-        loss, rows = loss_of(pairs.counted(target).leaving), len(pairs)
+        balance, rows = balance_of(pairs.counted(target).leaving), len(pairs)
         guarantee, work = target.tested(pairs.in_parts, rows=rows), students * depth
-        keeps = keeps and target.guarantee == "each" and guarantee.holds(loss, rows, target.tolerance)
+        keeps = keeps and target.guarantee == "each" and guarantee.holds(balance, rows, target.tolerance)
         found.append(
             StudentsProfile(
                 students,
                 keeps,
-                rounded(guarantee.lost(loss) / rows),
-                rounded(guarantee.bound(loss, rows)),
+                rounded(guarantee.lost(balance) / rows),
+                rounded(guarantee.bound(balance, rows)),
                 rounded_ms(costs.alone_ms(tokens, work, work)),
                 rounded_ms(costs.full_batch_ms(work)),
             )

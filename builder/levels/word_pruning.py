@@ -17,6 +17,7 @@ from backends.adapters.ladder import EarlyStep, Pruning
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import Floats
 from builder.levels.certificate import THRESHOLDS, thresholds
+from builder.levels.guarantee import Guarantee
 from builder.levels.paired_answers import LabelPairs, PairedAnswers, Pruned
 from builder.levels.served import PrunedRows
 from builder.levels.target import Target
@@ -52,24 +53,24 @@ class WordPruning:
     def tried(self, pairs: Sequence[Pair], num_certifying: int) -> list[Pair]:
         """Add the candidates that are worth a try; the others stand before them."""
         plain = [answers for _, answers in pairs if isinstance(answers, LabelPairs) and answers.mixture is None]
-        guarantee = self._target.tested(num_candidates=len(pairs) + len(plain))
+        guarantee = self._target.tested(num_candidates=len(pairs) + len(plain), rows=num_certifying)
         if self._target.guarantee == "fleet" or guarantee.least_rows(self._target.tolerance) > num_certifying:
             return [*pairs]  # what the fleet loses has to grow as thresholds fall; and a share of the risk takes rows
         found = [*pairs]
         for step, answers in pairs:
             if isinstance(answers, LabelPairs) and answers.mixture is None:
-                pruned = self._worth_a_try(step, answers)
+                pruned = self._worth_a_try(step, answers, guarantee)
                 found += [] if pruned is None else [(step, pruned)]
         return found
 
-    def _worth_a_try(self, step: EarlyStep, plain: LabelPairs) -> LabelPairs | None:
+    def _worth_a_try(self, step: EarlyStep, plain: LabelPairs, guarantee: Guarantee) -> LabelPairs | None:
         """Return the answers to all rows by the first alpha that promises enough; None where none does."""
         fits, every = self._fits, np.arange(len(plain))
         early = step.after / self._num_layers
         confidence = plain.confidence(plain.temperatures(fits)[0])[fits]
         for alpha in ALPHAS:
             tried = self._answered(plain, self._prune(step, alpha, fits), fits, alpha)
-            if (sequence := self._sequence(plain, tried, confidence)) is None:
+            if (sequence := self._sequence(plain, tried, confidence, guarantee)) is None:
                 continue
             first, last = sequence
             goes_on = confidence < last
@@ -79,7 +80,9 @@ class WordPruning:
             return self._answered(plain, self._prune(step, alpha, every), every, alpha, first)
         return None
 
-    def _sequence(self, plain: LabelPairs, tried: LabelPairs, confidence: Floats) -> tuple[float, float] | None:
+    def _sequence(
+        self, plain: LabelPairs, tried: LabelPairs, confidence: Floats, guarantee: Guarantee
+    ) -> tuple[float, float] | None:
         """Return the thresholds that the fitting rows may begin and end at; None where all lose too much.
 
         They begin at the one with which they lose least, at the middle of several.
@@ -88,14 +91,14 @@ class WordPruning:
         unpruned = plain.counted(self._target).of(self._fits).staying
         by_all_layers = 0.0 if unpruned is None else float(unpruned.sum())
         may_lose = by_all_layers + _MOST_OF_TOLERANCE * (self._target.tolerance * rows - by_all_layers)
-        found = [*thresholds(confidence, leaving, staying)]
-        least = min(each.loss.harms for each in found)
+        found = [(each.least, guarantee.lost(each.balance)) for each in thresholds(confidence, leaving, staying)]
+        least = min(lost for _, lost in found)
         if least > may_lose:
             return None
-        safest = [each.least for each in found if each.loss.harms == least]
+        safest = [threshold for threshold, lost in found if lost == least]
         first = safest[len(safest) // 2]
-        passing = takewhile(lambda each: each.loss.harms <= may_lose, thresholds(confidence, leaving, staying, first))
-        return first, [each.least for each in passing][-1]
+        following = found[THRESHOLDS.index(first) :]
+        return first, [threshold for threshold, _ in takewhile(lambda each: each[1] <= may_lose, following)][-1]
 
     def _answered(
         self, plain: LabelPairs, pruned: PrunedRows, rows: Indices, alpha: float, first: float = THRESHOLDS[0]

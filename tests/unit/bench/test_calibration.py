@@ -30,7 +30,7 @@ def step(labels: list[int]) -> StepAnswers:
 
 def test_what_leaving_costs_is_what_full_has_right_and_early_has_not() -> None:
     ladder = Ladder(early=step([1, 1, 1, 1]), full=step([0, 1, 0, 0]))
-    assert ladder.change.tolist() == [1, 0, 1, -1]
+    assert ladder.effect.tolist() == [1, 0, 1, -1]
     everything = np.ones(4, bool)
     assert ladder.drop(everything) == pytest.approx(100 * (2 - 1) / 4)  # the last row was wrong before
     assert ladder.drop(np.array([False, True, False, True])) == pytest.approx(-25)

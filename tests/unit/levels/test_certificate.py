@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from builder.levels.certificate import THRESHOLDS, certify, least_tolerance
-from builder.levels.guarantee import Each, EachInParts, Fleet, Guarantee, Loss, binomial_tail
+from builder.levels.guarantee import Balance, Each, EachInParts, Fleet, Guarantee, binomial_tail
 from builder.levels.target import Target
 from builder.requests.levels import GuaranteeName
 
@@ -27,13 +27,13 @@ def test_the_tail_is_that_of_the_binomial_distribution(rows: int, share: float) 
 @pytest.mark.parametrize(("harms", "rows"), [(0, 204), (1, 436), (9, 1500), (86, 10_000), (40, 40)])
 def test_the_bound_is_clopper_and_pearson_s(harms: int, rows: int) -> None:
     expected = 1.0 if harms == rows else stats.beta.ppf(1 - RISK, harms + 1, rows - harms)
-    assert EACH.bound(Loss(harms), rows) == pytest.approx(expected, abs=1e-9)
+    assert EACH.bound(Balance(harms), rows) == pytest.approx(expected, abs=1e-9)
 
 
 def test_bounds_grow_with_harms_and_fall_with_rows_and_risk() -> None:
-    bounds = [EACH.bound(Loss(harms), 500) for harms in range(50)]
+    bounds = [EACH.bound(Balance(harms), 500) for harms in range(50)]
     assert bounds == sorted(bounds)
-    assert EACH.bound(Loss(3), 500) > EACH.bound(Loss(3), 501) > Each(2 * RISK).bound(Loss(3), 501)
+    assert EACH.bound(Balance(3), 500) > EACH.bound(Balance(3), 501) > Each(2 * RISK).bound(Balance(3), 501)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_last_threshold_before_the_first_that_fails_is_taken() -> None:
     is_harm = np.concatenate([np.zeros(600, bool), np.ones(50, bool), np.zeros(350, bool)])
     found = certify(confidence, is_harm, 0.01, EACH)
     assert found is not None
-    assert found.threshold > 0.9 and found.exit_share == 0.6 and found.loss == (0, 0)
+    assert found.threshold > 0.9 and found.exit_share == 0.6 and found.balance == (0, 0)
     following = THRESHOLDS[THRESHOLDS.index(found.threshold) + 1]
     assert following <= 0.9
 
@@ -131,13 +131,14 @@ def test_parts_that_are_lost_are_bounded_by_hoeffding_and_bentkus(lost: float, r
         entropy = stats.entropy([lost / rows, 1 - lost / rows], [share, 1 - share])
         return min(np.exp(-rows * entropy), np.e * stats.binom.cdf(np.ceil(lost), rows, share))
 
-    loss = Loss(lost)
-    bound = EachInParts(RISK).bound(loss, rows)
+    balance = Balance(lost)
+    bound = EachInParts(RISK).bound(balance, rows)
     assert likelihood(bound) == pytest.approx(RISK, rel=1e-6)
-    assert EachInParts(RISK).holds(loss, rows, bound + 1e-6) and not EachInParts(RISK).holds(loss, rows, bound - 1e-6)
-    assert EACH.bound(Loss(np.ceil(lost)), rows) - 1e-9 <= bound <= 1.4 * EACH.bound(Loss(np.ceil(lost)), rows)
+    assert EachInParts(RISK).holds(balance, rows, bound + 1e-6)
+    assert not EachInParts(RISK).holds(balance, rows, bound - 1e-6)
+    assert EACH.bound(Balance(np.ceil(lost)), rows) - 1e-9 <= bound <= 1.4 * EACH.bound(Balance(np.ceil(lost)), rows)
     assert EachInParts(RISK).least_rows(0.01) == EACH.least_rows(0.01) == 230
-    assert not EachInParts(RISK).holds(loss, rows, lost / rows)
+    assert not EachInParts(RISK).holds(balance, rows, lost / rows)
 
 
 def test_parts_that_are_lost_exceed_the_tolerance_in_a_tenant_in_ten_at_most() -> None:

@@ -28,7 +28,7 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import MadeWith, TrainedTexts
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import THRESHOLDS, Certificate
-from builder.levels.guarantee import Loss
+from builder.levels.guarantee import Balance
 from builder.levels.material import LabelledFiles, UnlabelledFile
 from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
@@ -175,7 +175,7 @@ def test_a_ladder_by_which_hardly_any_text_leaves_is_not_published(
     """No harm among texts none of which leaves proves any threshold, and all would pay for the head."""
     monkeypatch.setattr("builder.levels.selecting._Search._with_more", lambda _, pairs, *__: pairs)
     for share in (0.0, 0.03):  # of two layers one is saved
-        none_leaves = Certificate(THRESHOLDS[0], 300, Loss(0), 0.0077, share)
+        none_leaves = Certificate(THRESHOLDS[0], 300, Balance(0), 0.0077, share)
         monkeypatch.setattr("builder.levels.candidate.certify", lambda *_, found=none_leaves: found)
         without = select(tiny_home, train, held_out)
         assert without.ladder is None and without.entry.version == 1

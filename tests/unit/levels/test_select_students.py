@@ -26,9 +26,9 @@ from builder.construct.students.add import add_students
 from builder.construct.tasks.dataset import TaskData, read_examples
 from builder.construct.tasks.task_objectives import objective_of
 from builder.levels.answers import StepAnswers
-from builder.levels.certificate import loss_of
-from builder.levels.guarantee import Each, EachInParts, EachOnBalance, Loss
-from builder.levels.paired_answers import change_of
+from builder.levels.certificate import balance_of
+from builder.levels.guarantee import Balance, Each, EachInParts, EachOnBalance
+from builder.levels.paired_answers import effect_of
 from builder.levels.profile import StudentsProfile, read_profile
 from builder.levels.selecting import Selection
 from builder.levels.served import served_rows
@@ -58,7 +58,7 @@ def home(tiny_home: Home, tmp_path: Path) -> Home:
     return tiny_home
 
 
-def lost_by(home: Home, found: Selection, file: Path, task: Any) -> tuple[list[Loss], int]:
+def lost_by(home: Home, found: Selection, file: Path, task: Any) -> tuple[list[Balance], int]:
     """Count anew: the stored students one text at a time, in fp32, against all layers; by number, of all texts."""
     root = RootFolder(home.root("tiny"))
     students, folder = StudentSet(root.path / "students", root), home.path / found.entry.folder
@@ -75,7 +75,7 @@ def lost_by(home: Home, found: Selection, file: Path, task: Any) -> tuple[list[L
             for row in texts.rows
         ]
         of_full, of_each = (StepAnswers.of(objective, answers, texts.targets) for answers in (full.logits, each))
-        lost.append(loss_of(change_of(of_full, of_each)))
+        lost.append(balance_of(effect_of(of_full, of_each)))
     return lost, len(examples)
 
 
@@ -85,10 +85,10 @@ def test_what_students_lose_is_counted_and_tested(home: Home, train: Path, held_
     assert found.ladder is not None and [each.students for each in profiles] == [*range(1, len(profiles) + 1)]
     lost, texts = lost_by(home, found, held_out, "classification")
     assert found.figures["held_out_texts"] == texts
-    for each, loss in zip(profiles, lost, strict=True):
+    for each, balance in zip(profiles, lost, strict=True):
         # Rows of 32 in one batch round otherwise than rows alone, so an answer near the border may change.
-        assert each.lost == pytest.approx((loss.harms - loss.helps) / texts, abs=5 / texts), f"seed {SEED}"
-        assert each.bound == pytest.approx(EachOnBalance(0.1).bound(loss, texts), abs=6 / texts), f"seed {SEED}"
+        assert each.lost == pytest.approx((balance.harms - balance.helps) / texts, abs=5 / texts), f"seed {SEED}"
+        assert each.bound == pytest.approx(EachOnBalance(0.1).bound(balance, texts), abs=6 / texts), f"seed {SEED}"
         assert each.keeps == all(one.bound <= 0.45 for one in profiles[each.students - 1 :])
     kept = fewest(profiles)
     assert kept is not None, profiles
@@ -159,5 +159,5 @@ def test_students_of_other_tasks_are_tested_too(
     guarantee, texts = (EachInParts(0.1) if task == "regression" else Each(0.1)), found.figures["held_out_texts"]
     for each in found.profile.students:
         assert 0 <= each.lost <= each.bound <= 1
-        assert each.bound == pytest.approx(guarantee.bound(Loss(each.lost * texts), texts), abs=2e-3)
+        assert each.bound == pytest.approx(guarantee.bound(Balance(each.lost * texts), texts), abs=2e-3)
     assert len(found.profile.students) == found.entry.best_students >= 1

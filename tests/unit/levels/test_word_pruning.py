@@ -86,7 +86,7 @@ def test_pruning_that_changes_little_is_certified_with_what_it_changes() -> None
     assert isinstance(answers, LabelPairs) and answers.pruned is not None
     going_right = answers.pruned.answers.is_right[CERTIFIES]
     is_right = np.where(leaves, pairs.early.is_right[CERTIFIES], going_right)
-    assert pruned.certificate.loss.harms == int((pairs.full.is_right[CERTIFIES] & ~is_right).sum())
+    assert pruned.certificate.balance.harms == int((pairs.full.is_right[CERTIFIES] & ~is_right).sum())
     assert pruned.certificate.bound <= 0.02 and pruned.ladder({}).pruning == answers.pruning
 
 
