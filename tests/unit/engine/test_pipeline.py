@@ -316,8 +316,8 @@ def test_a_version_is_checked_once(tiny_home: Home, monkeypatch: pytest.MonkeyPa
         return read_artifact(folder, fingerprint, was_checked)
 
     monkeypatch.setattr("backends.adapters.host_bank.read_artifact", counted)
+    monkeypatch.setattr("backends.adapters.host_bank._MAX_MAPPED", 1)
     with running(tiny_home, num_slots=2, capacity=Capacity(max_rows=8, max_adapters=1)) as service:
-        service._host_bank._max_mapped = 1
         for key in [first, second] * 3:
             assert isinstance(ask(service, key).get(timeout=30), list)
     assert len(reads) == 6

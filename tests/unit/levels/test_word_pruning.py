@@ -158,9 +158,9 @@ def test_a_selection_publishes_pruning_that_pays(
     """With two layers little is saved behind the first; enough texts go on by harm alone and thresholds from 0.5 up."""
     monkeypatch.setattr("builder.levels.target._TIMES_FOR_BALANCE", 1000)
     monkeypatch.setattr("builder.levels.certificate.THRESHOLDS", THRESHOLDS[:201])
-    for name, value in {"ALPHAS": (1.0,), "_MOST_OF_TOLERANCE": 1.0, "LEAST_SAVED": 0.01}.items():
+    for name, value in {"ALPHAS": (1.0,), "_MOST_OF_TOLERANCE": 1.0, "LEAST_SAVED": 0.0001}.items():
         monkeypatch.setattr(f"builder.levels.word_pruning.{name}", value)
-    monkeypatch.setattr("builder.levels.selecting.LEAST_SAVED", 0.01)
+    monkeypatch.setattr("builder.levels.selecting.LEAST_SAVED", 0.0001)
     train = written(tmp_path / "train.jsonl", "topic", 40, seed=302)
     held_out = written(tmp_path / "held_out.jsonl", "topic", 400, seed=901)
     found = select(tiny_home, train, held_out, Target.of(max_drop=10))
