@@ -28,8 +28,7 @@ if TYPE_CHECKING:  # the manager checks targets without PyTorch
 NUM_THRESHOLDS = 219
 THRESHOLDS: tuple[float, ...] = tuple(1 - 0.0005 * 1000 ** (step / 200) for step in range(NUM_THRESHOLDS))
 """From 0.9995 down to 0.07, as an answer with many labels may be right and not sure at all; fine near 1, where most
-rows are. A fine grid costs nothing."""
-
+rows are."""
 
 Effect = npt.NDArray[Any]
 """Of each row, what an answer is against the full one: harm, or the part of it that is harm, above 0; help -1."""

@@ -90,7 +90,7 @@ def test_hplms_of_a_trace_are_asked_for_its_levels_unless_one_is_given(tmp_path:
 
 @pytest.mark.parametrize("rate_scale", [0.5, 1.0, 2.5])
 def test_a_scaled_trace_tears_nobody_from_his_requests(tmp_path: Path, seed: int, rate_scale: float) -> None:
-    """Those of the one are short and come in the first ten seconds, those of the other are long and come later."""
+    """Requests of one tenant are short and come in the first ten seconds, the other's are long and come later."""
     path = tmp_path / "trace.csv"
     rows = [f"{at_s / 10},{'b/x,5' if at_s < 100 else 'a/y,90'}" for at_s in range(200)]
     path.write_text("time_s,tenant,tokens\n" + "\n".join(rows) + "\n")
