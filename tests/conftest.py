@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,12 @@ def built_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     assert _plots_of(home) == before, "a test has written into the home that all share; let it copy tiny_home"
 
 
+def _close_registry(home: Home) -> None:
+    """Remove what SQLite keeps beside a registry that another test had open when it was copied."""
+    with closing(sqlite3.connect(home.path / "registry.db")) as connection:
+        connection.execute("pragma wal_checkpoint(truncate)")
+
+
 def _plots_of(home: Home) -> dict[Path, int]:
     """The sizes of all files of tables; serving adds some."""
     return {path: path.stat().st_size for path in home.path.joinpath("plots").rglob("*") if path.is_file()}
@@ -87,7 +95,9 @@ def _plots_of(home: Home) -> dict[Path, int]:
 @pytest.fixture
 def tiny_home(built_home: Home, tmp_path: Path) -> Home:
     """A copy of the tiny home for one test to change."""
-    return Home(Path(shutil.copytree(built_home.path, tmp_path / "home")))
+    home = Home(Path(shutil.copytree(built_home.path, tmp_path / "home")))
+    _close_registry(home)
+    return home
 
 
 @pytest.fixture(scope="session")
