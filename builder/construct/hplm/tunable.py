@@ -97,7 +97,9 @@ class TunableHplm(nn.Module):
 
     def read_each(self, rows: Tensor, segments: Tensor) -> Tensor:
         """Compute what a head would read after each upper layer, side by side: `[B, U·P]` or `[B, L, U·P]`."""
-        states = self._upper.states(rows, padded_attention(self._num_heads, segments > 0), self._adapters)
+        attend = padded_attention(self._num_heads, segments > 0)
+        # All of them here: a generator would compute the layers without mixed precision below.
+        states = list(self._upper.states(rows, attend, self._adapters))
         with torch.autocast(rows.device.type, enabled=False):
             return torch.cat([self._pool(each, segments).float() for each in states], dim=-1)
 

@@ -115,6 +115,18 @@ def test_each_layer_has_answers_of_its_own(upper: Upper, pooling: str) -> None:
                 torch.testing.assert_close(each, head.logits(states), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("pooling", sorted(POOLED_STATES))
+def test_all_layers_compute_in_the_precision_of_the_last(upper: Upper, pooling: str) -> None:
+    width = POOLED_STATES[pooling] * 16
+    adapters = random_adapters(random.Random(SEED), GEOMETRY, "lora")
+    model = upper.model(Tuned(adapters, Head(torch.randn(3, width), torch.randn(3)), pooling, {}, 0))
+    rows, segments = padded_rows([5, 3, 8], middle=2)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        last = model.read_each(rows, segments).chunk(LAYERS, dim=-1)[-1]
+        assert torch.equal(last, model.read(rows, segments))
+    assert not torch.equal(last, model.read(rows, segments))
+
+
 def test_early_heads_begin_as_the_own_head_behind_the_nearest_maps(task: EarlyTask) -> None:
     maps = early_tuning._fitted_maps(task, ignore)
     model = early_tuning._starting(task, maps, 0.0)
