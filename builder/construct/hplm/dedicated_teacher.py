@@ -129,7 +129,7 @@ class DedicatedTeacher:
 
 
 def taught_examples(
-    root: RootFolder, data: TaskData, unlabelled: Path | None, rewriting: Rewriting = REWRITING
+    root: RootFolder, data: TaskData, unlabelled: Path | None, rewriting: Rewriting
 ) -> tuple[list[Example], int]:
     """Return all examples for a teacher to answer, and how many of these are texts without labels."""
     others: list[Example] = []

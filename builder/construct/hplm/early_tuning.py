@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from backends.adapters.head import Head
 from backends.adapters.pooling import PAIR_POOLING
 from backends.root.store import RootFolder
-from builder.construct.hplm.rewriting import Rewriting
+from builder.construct.hplm.rewriting import FOR_OWN_ANSWERS
 from builder.construct.hplm.state_rows import as_float16, stored_rows
 from builder.construct.hplm.teacher_data import TeacherStates
 from builder.construct.hplm.trainable import Indices, fastest_attention, of_rows
@@ -52,8 +52,6 @@ from builder.construct.training.loop import DivergedError
 from builder.progress import Report, Step
 from builder.settings.hplm import TEACHING, TuneSettings
 
-REWRITING = Rewriting(variants=2)
-"""Where no teacher has answered more texts before."""
 _PHASE = "tune lower layers to answer early"
 _TEXTS_AT_ONCE = 1_024
 _TEXTS_OF_WIDTH = 5
@@ -97,7 +95,7 @@ def early_settings(settings: TuneSettings) -> TuneSettings:
 
 def early_examples(root: RootFolder, train: Sequence[Example]) -> list[Example]:
     """Return texts for an hPLM to answer where no teacher has answered any: its training texts, and rewritten ones."""
-    return [*train, *REWRITING.apply(train, root.tokenizer(), root.lower().word_embeddings.weight)]
+    return [*train, *FOR_OWN_ANSWERS.apply(train, root.tokenizer(), root.lower().word_embeddings.weight)]
 
 
 def early_inputs(own: Tuned, settings: TuneSettings, answered: Sequence[Example]) -> dict[str, Any]:

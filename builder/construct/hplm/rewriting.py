@@ -75,6 +75,10 @@ class Rewriting:
         return others[rng.integers(len(others))] if others and rng.random() < self.share else word
 
 
+FOR_OWN_ANSWERS = Rewriting(variants=2)
+"""Where an hPLM itself answers the texts, for its lower layers or for students to learn from."""
+
+
 class NearWords:
     """Replacements for the words of some texts, taken from the same texts.
 

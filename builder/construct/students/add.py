@@ -24,6 +24,7 @@ from builder.construct.hplm import trainable
 from builder.construct.hplm.build import leaks_shown
 from builder.construct.hplm.dedicated_teacher import TEACHER_DATA_FORMAT, taught_examples
 from builder.construct.hplm.hplms import building_hplm, publish_linked, require_same_kind, with_live_leaks
+from builder.construct.hplm.rewriting import FOR_OWN_ANSWERS
 from builder.construct.hplm.state_rows import as_float16, stored_rows
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
@@ -95,7 +96,9 @@ class _Adding:
         require_same_kind(live, data, files)
         self._data = _with_labels_of(live, data, request.train)
         self._objective: Objective[Any] = objective_of(self._data)
-        self.examples, self._num_unlabelled = taught_examples(self._root, self._data, request.unlabelled)
+        self.examples, self._num_unlabelled = taught_examples(
+            self._root, self._data, request.unlabelled, FOR_OWN_ANSWERS
+        )
         self._upper = Upper(self._root.upper().to(device), self._root.geometry)
         target = home.bank(live.domain.root, live.id, live.version)
         self.checkpoint = Checkpoint(target.with_name(f".{target.name}.students"), json_checksum(self._inputs(request)))
@@ -206,6 +209,7 @@ class _Adding:
             "depth": self._set.depth,
             **self._teaching,
             "files": [file_checksum(path) for path in files],
+            "rewriting": asdict(FOR_OWN_ANSWERS),
             "settings": asdict(self._settings),
         }
 
