@@ -19,6 +19,7 @@ from cli.serving_options import ListenOptions, LogOptions, RestartOptions, RunOp
 from cli.session import open_home
 
 if TYPE_CHECKING:
+    from builder.fleet.control import Verb
     from builder.fleet.fleet_placement import FleetPlacement
     from builder.fleet.settings import FleetSettings
     from builder.placement.planner.plan import Plan
@@ -124,16 +125,30 @@ def drain(
     force: Annotated[bool, typer.Option("--force", help="Even the last server that is ready.")] = False,
 ) -> None:
     """Take servers out of the gateway, let them finish what they accepted, and stop them; the others go on."""
-    from builder.fleet.control import order
+    from builder.fleet.control import order, require_here, require_orders
     from builder.fleet.fleet_folder import FleetFolder
+    from builder.fleet.member_state import MemberState
 
     state = FleetFolder(Home(home)).running()
-    for server in servers:
-        typer.echo(f"{server}: draining", err=True)
-        undone = order(state, "restart" if restart else "drain", server, force=force)
+    require_here(state)
+    named, verb = list(dict.fromkeys(servers)), _verb(restart)
+    require_orders(state, verb, named, force=force)
+    stopped = {each.server for each in state.servers if each.state == MemberState.STOPPED}
+    for server in named:
+        is_stopped = server in stopped
+        if is_stopped and not restart:
+            typer.echo(f"{server}: was stopped already")
+            continue
+        typer.echo(f"{server}: {'starting' if is_stopped else 'draining'}", err=True)
+        undone = order(state, verb, server, force=force)
         if undone:
             raise UnavailableError(f"{server}: {'; '.join(undone)}")
-        typer.echo(f"{server}: {'ready again' if restart else 'drained and stopped'}")
+        again = "ready" if is_stopped else "ready again"
+        typer.echo(f"{server}: {again if restart else 'drained and stopped'}")
+
+
+def _verb(restart: bool) -> Verb:
+    return "restart" if restart else "drain"
 
 
 @app.command()

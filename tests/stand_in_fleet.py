@@ -20,7 +20,7 @@ GATEWAY = GatewayEntry(state="ready", http="h:1", grpc="h:2", pid=6, restarts=0,
 
 
 class StandInFleet:
-    """Restarts at once; `restarted` are its servers in the order of their restarts.
+    """Restarts and drains at once; `restarted` are its servers in the order of their restarts, `drained` likewise.
 
     `failing` are servers that do not come back; `before_restart` is called with the name of each that is stopped;
     `is_ordering` says that another order is at work, and `order_limit_s` how long one takes at most. `why_it_hangs` is
@@ -35,6 +35,7 @@ class StandInFleet:
         self.why_it_hangs: list[str] = []
         self.order_limit_s = LIMIT_S
         self.before_restart: Callable[[str], None] = lambda _: None
+        self.drained: list[str] = []
         self._pid = 100
         self._resources = ExitStack()
         self._names = [f"server-{number}" for number in range(1, count + 1)]
@@ -44,7 +45,8 @@ class StandInFleet:
         self._claim = self._resources.enter_context(ExitStack())
         self._claim.enter_context(self.folder.claimed())
         orders = {
-            f"/restart/{name}{'/force' if is_forced else ''}": partial(self._restart, name, is_forced)
+            f"/{verb}/{name}{'/force' if is_forced else ''}": partial(carry_out, name, is_forced)
+            for verb, carry_out in (("restart", self._restart), ("drain", self._drain))
             for name in self._names
             for is_forced in (False, True)
         }
@@ -93,6 +95,11 @@ class StandInFleet:
             return Verdict(False, [f"{name} is failed"])
         self.entries[name] = self._started(name)
         self.write()
+        return Verdict(True, [])
+
+    def _drain(self, name: str, is_forced: bool) -> Verdict:
+        self.drained.append(name)
+        self.set(name, "stopped")
         return Verdict(True, [])
 
     def _started(self, name: str) -> ServerEntry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from typing import Any, Literal
 from backends.errors import ConflictError, NotFoundError, UnavailableError
 from builder.fleet.admin import Admin, Routed
 from builder.fleet.fleet_folder import FleetState, ServerEntry
+from builder.fleet.member_state import ENDED, MemberState
 from builder.serving.errors import BusyError
 
 Verb = Literal["drain", "restart"]
@@ -31,15 +33,45 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
         UnavailableError: The fleet does not answer, or runs on another machine.
     """
     require_here(state)
-    if server not in {each.server for each in state.servers}:
-        names = ", ".join(each.server for each in state.servers)
-        raise NotFoundError(f"the fleet has no server {server!r}; it has {names}")
+    _require_known(state, [server])
     require_alive(state)
     status, content = _ask(state, "POST", f"/{verb}/{server}{'/force' if force else ''}", state.order_limit_s)
     if status in (HTTPStatus.OK, HTTPStatus.GATEWAY_TIMEOUT):
         return list(content.get("reasons", []))
     error_type = BusyError if status == HTTPStatus.LOCKED else ConflictError
     raise error_type(str(content.get("error", HTTPStatus(status).phrase)))
+
+
+def require_orders(state: FleetState, verb: Verb, servers: Sequence[str], *, force: bool) -> None:
+    """Check a list of orders before the first one is given: the names, and that a server stays ready at each.
+
+    Raises:
+        NotFoundError: The fleet has no such server.
+        ConflictError: One would be the last server that is ready.
+    """
+    _require_known(state, servers)
+    states = {each.server: each.state for each in state.servers}
+    ready = {server for server, of_server in states.items() if of_server == MemberState.READY}
+    would_be = "is"
+    for server in servers:
+        # As the fleet itself: it may start one that is not ready, and end one that has ended, whatever others do.
+        is_excused = server not in ready if verb == "restart" else states[server] in ENDED
+        if not (force or is_excused or ready - {server}):
+            is_last = server in ready
+            reason = "the last server that is ready" if is_last else f"{states[server]}, and no other one is ready"
+            raise ConflictError(f"{server} {would_be} {reason}; --force drains it all the same")
+        if verb == "restart":
+            ready.add(server)
+        else:
+            ready.discard(server)
+            would_be = "would be"
+
+
+def _require_known(state: FleetState, servers: Sequence[str]) -> None:
+    known = [each.server for each in state.servers]
+    for server in servers:
+        if server not in known:
+            raise NotFoundError(f"the fleet has no server {server!r}; it has {', '.join(known)}")
 
 
 def require_alive(state: FleetState) -> None:

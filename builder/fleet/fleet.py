@@ -297,7 +297,9 @@ class Fleet:
         """Drain a server and end it; the others go on."""
         with self._one_order():
             self._require_another(member, is_forced or member.state in ENDED)
-            return member.stop()
+            verdict = member.stop()
+            self._shown.refresh()
+            return verdict
 
     def restart(self, member: Member, is_forced: bool) -> Verdict:
         """Drain a server, start it with what is exported and installed now, and wait until the gateway asks it."""

@@ -63,6 +63,49 @@ def test_what_the_gateway_does_not_say_is_unknown(run_hplm: Callable[..., str], 
         assert entry["in_gateway"] is None and entry["requests"] is None
 
 
+def test_drains_are_checked_before_the_first_one(run_hplm: Callable[..., str], tiny_home: Home) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    drain = ("fleet", "drain", "--home", tiny_home.path)
+    with StandInFleet(tiny_home, 3) as fleet:
+        assert "the fleet has no server 'server-9'" in run_hplm(*drain, "server-1", "server-9")
+        assert run_hplm(*drain, "server-1", "server-2", "server-3").endswith(
+            "server-3 would be the last server that is ready; --force drains it all the same"
+        )
+        fleet.set("server-3", "not ready")
+        said = run_hplm(*drain, "server-1", "server-2", "server-3")
+        assert "server-2 would be the last server that is ready" in said
+        assert fleet.drained == [] and fleet.restarted == []
+        fleet.set("server-3", "ready")
+        assert run_hplm(*drain, "server-1", "server-1") == "server-1: drained and stopped\n"
+        assert "server-3 would be the last server" in run_hplm(*drain, "server-2", "server-3")
+        assert fleet.drained == ["server-1"]
+        run_hplm(*drain, "server-2", "server-3", "--restart")
+        assert fleet.restarted == ["server-2", "server-3"]
+        run_hplm(*drain, "server-2", "server-3", "--force")
+        assert fleet.drained == ["server-1", "server-2", "server-3"]
+
+
+def test_a_server_that_is_stopped_is_not_said_to_be_drained(
+    run_hplm: Callable[..., str], tiny_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    noted: list[str] = []
+    monkeypatch.setattr("cli.fleet.typer.echo", lambda line, err=False: noted.append(line))
+    drain = ("fleet", "drain", "--home", tiny_home.path)
+    with StandInFleet(tiny_home, 2) as fleet:
+        fleet.set("server-1", "stopped")
+        run_hplm(*drain, "server-1")
+        assert noted == ["server-1: was stopped already"] and fleet.drained == []
+        noted.clear()
+        run_hplm(*drain, "server-1", "server-2", "--restart")
+        assert noted == [
+            "server-1: starting",
+            "server-1: ready",
+            "server-2: draining",
+            "server-2: ready again",
+        ]
+
+
 def test_a_port_that_is_taken_is_named(run_hplm: Callable[..., str], tiny_home: Home) -> None:
     render_repository(tiny_home.repository, ExportSettings())
     with socket.socket() as other:
