@@ -17,12 +17,13 @@ from cli.session import open_home
 
 if TYPE_CHECKING:
     from backends.home import Home
+    from backends.registry.registry import Registry
     from backends.scheduling.settings import Capacity
+    from builder.placement.planner.asked_traffic import AskedTraffic
     from builder.placement.planner.change import Step
     from builder.placement.planner.group import Device
     from builder.placement.planner.hysteresis import Hysteresis
     from builder.placement.planner.plan import Plan
-    from builder.placement.planner.recorded import Recorded
     from builder.placement.planner.target import Target
 
 _HELP = """Decide which roots stand on which devices, by simulating a recorded traffic.
@@ -64,11 +65,11 @@ class TrafficOptions:
         typer.Option(min=1, help="hPLMs of each root that a device keeps, at most. \\[default: the export's]"),
     ] = None
 
-    def recorded(self, capacity: Capacity) -> Recorded:
-        from builder.placement.planner.recorded import Recorded
+    def read(self, registry: Registry, capacity: Capacity) -> AskedTraffic:
+        from builder.placement.planner.asked_traffic import Recorded, read_asked
 
         slots = capacity.max_adapters if self.slots is None else self.slots
-        return Recorded(self.traffic, self.deadlines, self.speed, self.tokens, slots)
+        return read_asked(registry, Recorded(self.traffic, self.deadlines, self.speed, self.tokens, slots))
 
 
 @dataclass(frozen=True)
@@ -237,8 +238,18 @@ def place(
     opened, registry = open_home(home)
     pictures.require_folders()
     files.require_folder(opened)
-    target = devices.goal(change.from_)
+    # Arguments are rejected before PyTorch is imported, which takes seconds.
+    target, hop_us = devices.goal(change.from_), devices.hop_us()
+    previous, hysteresis = change.previous(), change.parsed()
+    where = devices.parsed(previous)
+    if previous is not None:
+        previous.require_devices(where)
     from builder.export.in_force import exported_capacity, exported_dtype
+
+    capacity, dtype = exported_capacity(opened.repository), exported_dtype(opened.repository)
+    asked = traffic.read(registry, capacity)
+    _require_profiles(opened, registry)
+
     from builder.placement.planner.fewest import fewest
     from builder.placement.planner.plan_file import plan_to_json
     from builder.placement.planner.planner import plan
@@ -246,11 +257,7 @@ def place(
     from builder.placement.planner.replan import replan
     from builder.progress import progress_bars
 
-    previous, hysteresis = change.previous(), change.parsed()
-    where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
-    capacity = exported_capacity(opened.repository)
-    dtype = exported_dtype(opened.repository)
-    fleet = recorded_fleet(opened, registry, traffic.recorded(capacity), where, seed, *shapes, capacity, dtype)
+    fleet = recorded_fleet(opened, registry, asked, where, seed, hop_us, devices.stage_counts(), capacity, dtype)
     with progress_bars("placement") as report:
         searching = (seed, report, pictures.loads())
         if target is not None:
@@ -265,6 +272,13 @@ def place(
         _print(made)
         if written is not None:
             typer.echo(f"written to {written}", err=True)
+
+
+def _require_profiles(home: Home, registry: Registry) -> None:
+    from builder.placement.planner.root_profiles import root_profile
+
+    for entry in registry.roots():
+        root_profile(home, entry)
 
 
 def _print(made: Plan) -> None:

@@ -7,14 +7,15 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from backends.errors import FileError
 from backends.fields import Fields, read_fields
 from backends.scheduling.cost_model import CostModel
 from backends.storage import write_json
+
+if TYPE_CHECKING:
+    import torch
 
 LOGGER = logging.getLogger(__name__)
 FORMAT_VERSION = 1
@@ -108,7 +109,7 @@ def profile_for(folder: Path, wanted: Measured) -> CostProfile:
     """The root's profile, if it holds for what is `wanted`; of a GPU, whatever the number of threads."""
     profile = read_profile(folder)
     compared = asdict(wanted)
-    if wanted.device != device_name(torch.device("cpu")):
+    if wanted.device != cpu_name():
         del compared["threads"]
     for name, value in compared.items():
         found = getattr(profile.measured, name)
@@ -120,12 +121,19 @@ def profile_for(folder: Path, wanted: Measured) -> CostProfile:
 
 def device_name(device: torch.device) -> str:
     """The name of the hardware behind a device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return _cpu_name() or platform.processor() or platform.machine()
+    if device.type != "cuda":
+        return cpu_name()
+    import torch  # takes seconds to import, and who reads profiles needs none of it
+
+    return torch.cuda.get_device_name(device)
 
 
-def _cpu_name() -> str | None:
+def cpu_name() -> str:
+    """The name of this machine's processor."""
+    return _model_name() or platform.processor() or platform.machine()
+
+
+def _model_name() -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -24,11 +24,12 @@ from bench.kit.placing.drift import ROOTS_PER_DEVICE, DriftSettings
 from bench.kit.placing.loads import devices
 from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words, base_home
 from builder.placement.planner.asked_stacks import Asked
+from builder.placement.planner.asked_traffic import Recorded, read_asked
 from builder.placement.planner.group import Device
 from builder.placement.planner.home_models import models_of
 from builder.placement.planner.planner import Fleet
 from builder.placement.planner.problem import NO_STAGES
-from builder.placement.planner.recorded import Recorded, recorded_fleet
+from builder.placement.planner.recorded import recorded_fleet
 from builder.placement.planner.traffic import Traffic
 from loadtest.schedule import Row
 
@@ -76,7 +77,7 @@ class DriftHome:
             return recorded_fleet(
                 self.home,
                 registry,
-                Recorded(trace),
+                read_asked(registry, Recorded(trace)),
                 self.devices,
                 seed,
                 stage_counts=NO_STAGES,

@@ -12,9 +12,9 @@ from backends.adapters.bank import weights_bytes
 from backends.adapters.student_adapters import student_weights_bytes
 from backends.engine.memory_sizes import layers_bytes, slots_bytes
 from backends.engine.precision import fast_float_dtype, precision_of
-from backends.errors import InvalidArgumentError, shown
+from backends.errors import shown
 from backends.home import Home
-from backends.registry.entries import HplmEntry, RootEntry
+from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet, read_students
@@ -24,8 +24,6 @@ from backends.scheduling.cost_profile import (
     ForeignProfileError,
     Measured,
     device_name,
-    has_profile,
-    read_profile,
 )
 from backends.scheduling.cuts import half_layers
 from backends.scheduling.settings import Capacity
@@ -33,6 +31,7 @@ from backends.stack_key import FULL, STUDENTS
 from builder.placement.planner.asked_stacks import Asked
 from builder.placement.planner.group import level_name
 from builder.placement.planner.model import Model
+from builder.placement.planner.root_profiles import root_profile
 
 _ANYWHERE = "fp32"
 """The dtype that every device has."""
@@ -89,7 +88,7 @@ def models_of(
         HplmError: A root has no profile, or one of another device or dtype than the others' or the export's.
     """
     roots = registry.roots()
-    profiles = [_profile(home, entry) for entry in roots]
+    profiles = [root_profile(home, entry) for entry in roots]
     names = [entry.name for entry in roots]
     if exported_dtype is not None:
         _require_dtype(names, profiles, exported_dtype)
@@ -169,23 +168,6 @@ def _states(measured: Measured) -> torch.dtype:
 
 def _goes_with(entry: HplmEntry, students: StudentSet) -> bool:
     return entry.students is not None and entry.students.edition == students.fingerprint
-
-
-def _profile(home: Home, entry: RootEntry) -> CostProfile:
-    root = entry.name
-    if not has_profile(home.profile(root)):
-        raise InvalidArgumentError(f"root {shown(root)} has no cost model yet; 'hplm profile --root {root}' makes one")
-    profile = read_profile(home.profile(root))
-    if profile.measured.root_fingerprint != entry.fingerprint:
-        raise ForeignProfileError(
-            f"the cost model of root {shown(root)} was measured with other weights; 'hplm profile --root {root}' makes "
-            "one for these"
-        )
-    if not any(profile.model.to_json().values()):
-        raise InvalidArgumentError(
-            f"by the cost model of root {shown(root)} a batch takes no time; 'hplm profile --root {root}' measures it"
-        )
-    return profile
 
 
 def _require_dtype(roots: Sequence[str], profiles: Sequence[CostProfile], exported: str) -> None:

@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from backends.errors import InvalidArgumentError, NotFoundError, shown
+from backends.errors import InvalidArgumentError, shown
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.settings import Capacity
 from builder.placement.planner.asked_stacks import AskedStacks
+from builder.placement.planner.asked_traffic import AskedTraffic
 from builder.placement.planner.group import Device
 from builder.placement.planner.home_models import HomeModels, models_of
 from builder.placement.planner.model import Model
 from builder.placement.planner.planner import Fleet
 from builder.placement.planner.problem import STAGE_COUNTS
 from builder.placement.planner.traffic import Int64, Traffic
-from workload.checks import check_positive
 from workload.deadlines import LONGEST_DEADLINE_MS
-from workload.spec import parse_deadlines
-from workload.traces import Trace, read_trace
+from workload.traces import Trace
 
 _US = 1_000_000
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What an operator says of a recorded traffic.
-
-    Attributes:
-        deadlines: In the words of `hplm simulate`; None for those of the traffic.
-        speed: 2 plays an hour in half an hour.
-        tokens: The length of texts whose length the traffic does not say.
-        slots: Adapters of each root that a device keeps, at most.
-    """
-
-    path: Path
-    deadlines: str | None = None
-    speed: float = 1.0
-    tokens: float = 20.0
-    slots: int = 256
 
 
 def recorded_fleet(
     home: Home,
     registry: Registry,
-    recorded: Recorded,
+    asked: AskedTraffic,
     devices: tuple[Device, ...],
     seed: int,
     hop_us: int = 0,
@@ -61,18 +40,13 @@ def recorded_fleet(
     Without an `exported_dtype` the plan is for that of the profiles.
 
     Raises:
-        HplmError: The home has no roots, a root no cost model, or the traffic asks for what is not there.
+        HplmError: A root has no cost model, or the traffic asks for what is not there.
     """
-    check_positive(speed=recorded.speed, tokens=recorded.tokens)
-    trace = read_trace(recorded.path)
-    roots = [entry.name for entry in registry.roots()]
-    if not roots:
-        raise NotFoundError("this home has no root yet; 'hplm root add' makes one")
-    asked = AskedStacks.of(trace, recorded.path, {entry.id: entry for entry in registry.hplms()}, roots)
-    means = asked.means(trace.tokens, recorded.tokens, roots)
+    recorded, trace = asked.recorded, asked.trace
+    means = asked.stacks.means(trace.tokens, recorded.tokens, asked.roots)
     models = models_of(home, registry, means, recorded.slots, capacity, exported_dtype)
-    numbers = _numbers(asked, models)
-    traffic = traffic_of(trace, recorded.path, models, numbers, recorded.deadlines, recorded.speed, seed)
+    numbers = _numbers(asked.stacks, models)
+    traffic = _traffic_of(asked, models, numbers, seed)
     hplms = num_hplms(trace, numbers, len(models.models))
     notes = (_dtype_line(models.dtype, exported_dtype),)
     return Fleet(models.models, devices, models.fingerprints, traffic, hop_us, hplms, stage_counts, notes)
@@ -103,43 +77,26 @@ def _numbers(asked: AskedStacks, models: HomeModels) -> Int64:
     return np.array([number_of[name] for name in asked.names], np.int64)[asked.of_requests]
 
 
-def traffic_of(
-    trace: Trace,
-    path: Path,
-    models: HomeModels,
-    numbers: Int64,
-    deadlines: str | None,
-    speed: float,
-    seed: int,
-) -> Traffic:
-    """Make the traffic of a trace, which `path` names in messages; `numbers` are the models of its requests.
+def _traffic_of(asked: AskedTraffic, models: HomeModels, numbers: Int64, seed: int) -> Traffic:
+    """Make the planner's traffic; `numbers` are the models of its requests.
 
-    `deadlines` are in the words of `hplm simulate`, and take the place of those of the trace. A speed of 2 plays an
-    hour in half an hour, and leaves deadlines as they are.
-
-    Raises:
-        InvalidArgumentError: Nothing says by when requests are to be answered.
+    A speed of 2 plays an hour in half an hour, and leaves deadlines as they are.
     """
-    arrived_us = (trace.times_s / speed * _US).astype(np.int64)
-    patience_us = _patience_us(trace, path, models.models, numbers, deadlines, seed)
+    arrived_us = (asked.trace.times_s / asked.recorded.speed * _US).astype(np.int64)
+    patience_us = _patience_us(asked, models.models, numbers, seed)
     return Traffic(arrived_us, numbers, arrived_us + patience_us)
 
 
-def _patience_us(
-    trace: Trace, path: Path, models: Sequence[Model], numbers: Int64, deadlines: str | None, seed: int
-) -> Int64:
-    spec = None if deadlines is None else parse_deadlines(deadlines)
-    if spec is None:
-        if trace.deadlines_ms is None:
-            raise InvalidArgumentError(
-                f"no request of {path} has a deadline; say --deadlines 200ms, or 5x-20x for multiples of a full batch"
-            )
+def _patience_us(asked: AskedTraffic, models: Sequence[Model], numbers: Int64, seed: int) -> Int64:
+    trace = asked.trace
+    if asked.deadlines is None:
+        assert trace.deadlines_ms is not None, "as read_asked has checked"
         own_ms = np.where(np.isfinite(trace.deadlines_ms), trace.deadlines_ms, LONGEST_DEADLINE_MS)
         return (1_000 * own_ms).astype(np.int64)
     rng = np.random.default_rng(seed)
     patience_us = np.zeros(len(trace), np.int64)
     for number, model in enumerate(models):
         own = numbers == number
-        drawn_ms = spec.after(model.full_batch_us / 1e3).draw_ms(int(own.sum()), rng)
+        drawn_ms = asked.deadlines.after(model.full_batch_us / 1e3).draw_ms(int(own.sum()), rng)
         patience_us[own] = 1_000 * drawn_ms
     return patience_us

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +202,35 @@ def test_devices_have_hosts(place: Run) -> None:
     made = json.loads(place("--devices", "2x16GB@alpha,2x24GiB@beta", "--json"))
     assert [device["name"] for device in made["devices"]] == ["alpha/0", "alpha/1", "beta/0", "beta/1"]
     assert made["devices"][3]["memory_bytes"] == 24 * 2**30 - 10**9
+
+
+def test_arguments_are_rejected_before_torch_is_imported(home: Home, traffic: Path, tmp_path: Path) -> None:
+    """PyTorch and Numba take seconds to import."""
+    foreign = tmp_path / "foreign.csv"
+    foreign.write_text("time_s,hplm,deadline_ms\n0,acme/gone,5\n")
+    shutil.rmtree(home.profile("twin"))
+    wrong = [
+        ("--traffic", str(traffic), "--devices", "four"),
+        ("--traffic", str(traffic), "--from", str(foreign)),
+        ("--traffic", str(traffic), "--devices", "2x16GB", "--hop", "soon"),
+        ("--traffic", str(tmp_path / "none.csv"), "--devices", "2x16GB"),
+        ("--traffic", str(foreign), "--devices", "2x16GB"),
+        ("--traffic", str(traffic), "--devices", "2x16GB", "--deadlines", "soon"),
+        ("--traffic", str(traffic), "--devices", "2x16GB"),
+    ]
+    code = f"""
+import sys, cli
+for options in {wrong!r}:
+    sys.argv = ["hplm", "place", "--home", {str(home.path)!r}, *options]
+    try:
+        cli.main()
+    except SystemExit as stop:
+        print(stop.code, [name for name in ("torch", "numba") if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *lines, last = zip(run.stdout.splitlines(), run.stderr.splitlines(), strict=True)
+    assert {imported.split(" ", 1)[1] for imported, _ in (*lines, last)} == {"[]"}
+    assert "root 'twin' has no cost model yet" in last[1]
 
 
 def test_traffic_that_says_too_little_is_rejected(place: Run, tmp_path: Path) -> None:

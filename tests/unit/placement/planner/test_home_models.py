@@ -28,9 +28,10 @@ from bench.kit.random_students import random_students, student_adapters_of
 from builder.construct.hplm.hplms import publish_artifact
 from builder.placement.planner import home_models
 from builder.placement.planner.asked_stacks import AskedStacks
+from builder.placement.planner.asked_traffic import Recorded, read_asked
 from builder.placement.planner.group import Device
 from builder.placement.planner.planner import Fleet
-from builder.placement.planner.recorded import Recorded, recorded_fleet
+from builder.placement.planner.recorded import recorded_fleet
 from workload.traces import read_trace
 
 COUNT = 2
@@ -63,7 +64,8 @@ def add_students(home: Home, name: str) -> StudentSet:
 
 def fleet_of(home: Home, path: Path, lines: Sequence[str]) -> Fleet:
     path.write_text("\n".join(["time_s,hplm,tokens,deadline_ms,level", *lines]))
-    return recorded_fleet(home, Registry.open(home), Recorded(path, slots=256), DEVICES, seed=1)
+    registry = Registry.open(home)
+    return recorded_fleet(home, registry, read_asked(registry, Recorded(path, slots=256)), DEVICES, seed=1)
 
 
 def test_students_are_a_stack_of_their_own(home: Home, tmp_path: Path) -> None:
@@ -97,7 +99,9 @@ def test_a_batch_holds_what_the_export_lets_it(home: Home, tmp_path: Path) -> No
     full_rows = []
     for capacity in (Capacity(), Capacity(max_rows=1), Capacity(max_tokens=100)):
         fleet_of(home, path, ["0,acme/topic,10,50,"])
-        recorded = recorded_fleet(home, Registry.open(home), Recorded(path), DEVICES, seed=1, capacity=capacity)
+        registry = Registry.open(home)
+        asked = read_asked(registry, Recorded(path))
+        recorded = recorded_fleet(home, registry, asked, DEVICES, seed=1, capacity=capacity)
         full_rows.append(recorded.models[0].full_rows)
     assert full_rows == [64, 1, 10]
 
