@@ -96,19 +96,22 @@ def create(
     The root's first domain also trains the head that guesses masked tokens. When it is interrupted, the same command
     goes on where it was.
     """
-    from builder.construct.domain.domains import create_domain
     from builder.requests.domains import CreateDomain
 
     opened, registry = open_home(home)
+    of_root = chosen_root(registry, root)
     request = CreateDomain(
         name=name,
-        root=chosen_root(registry, root),
+        root=of_root,
         corpus=corpus,
         parent=parent,
         theta=theta,
         max_fragments=max_fragments,
         **pretraining.fields(),
     )
+    registry.find_domain(of_root, parent)
+    from builder.construct.domain.domains import create_domain  # PyTorch takes seconds to import
+
     then = command_on(opened, f"hplm create TENANT/NAME --domain {name} --train FILE --dev FILE")
     with mapping.map() as fan_out, resumable_progress(name, then) as report:
         entry = create_domain(opened, registry, request, report, fan_out)
@@ -143,13 +146,13 @@ def update(
     What the servers have learned beside any of its versions is folded in. hPLMs stay on the version that they were
     tuned on until they are updated themselves; the live version serves until the new one is whole.
     """
-    from builder.construct.domain.domains import update_domain
     from builder.requests.domains import UpdateDomain
 
     opened, registry = open_home(home)
+    of_root = chosen_root(registry, root)
     request = UpdateDomain(
         name=name,
-        root=chosen_root(registry, root),
+        root=of_root,
         corpus=corpus,
         parent=parent,
         theta=theta,
@@ -157,6 +160,11 @@ def update(
         **pretraining.fields(),
         keep_learned=keep_learned,
     )
+    registry.domain(of_root, name)
+    if parent is not None:
+        registry.find_domain(of_root, parent)
+    from builder.construct.domain.domains import update_domain  # PyTorch takes seconds to import
+
     moves = command_on(opened, "hplm update ID --train FILE --dev FILE")
     with mapping.map() as fan_out, resumable_progress(name, f"{moves} moves an hPLM to it") as report:
         entry = update_domain(opened, registry, request, report, fan_out)

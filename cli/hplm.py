@@ -76,14 +76,10 @@ def create(
 
     Interrupted, it goes on at its last epoch when the same command is given again.
     """
-    from builder.construct.hplm.hplms import create_hplm
-    from builder.levels.plan import plan_creation
     from builder.requests.hplms import CreateHplm
 
     opened, registry = open_home(home)
     of_root = chosen_root(registry, root)
-    if students:
-        _require_students(opened, of_root)
     request = CreateHplm(
         id=id,
         root=of_root,
@@ -95,6 +91,12 @@ def create(
         **tuning.fields(),
         ladder=ladder.ladder(),
     )
+    registry.find_domain(of_root, domain)
+    from builder.construct.hplm.hplms import create_hplm  # PyTorch takes seconds to import
+    from builder.levels.plan import plan_creation
+
+    if students:
+        _require_students(opened, of_root)
     plan = plan_creation(opened, request)
     then = f"hplm infer {id} TEXT, of a running 'hplm serve'"
     with trial_map(ray, request.search, request.device) as fan_out, resumable_progress(id, then) as report:
@@ -156,8 +158,6 @@ def update(
 
     It moves to the live version of its domain, unless it is pinned. Other adapters than the live version's begin anew.
     """
-    from builder.construct.hplm.hplms import update_hplm
-    from builder.levels.plan import plan_update
     from builder.requests.hplms import UpdateHplm
 
     opened, registry = open_home(home)
@@ -173,7 +173,13 @@ def update(
         force=force,
         ladder=ladder.ladder(),
     )
-    plan, before = plan_update(opened, registry, request), registry.hplm(id)
+    before = registry.hplm(id)
+    if domain is not None:
+        registry.find_domain(before.domain.root, domain)
+    from builder.construct.hplm.hplms import update_hplm  # PyTorch takes seconds to import
+    from builder.levels.plan import plan_update
+
+    plan = plan_update(opened, registry, request)
     back = command_on(opened, f"hplm rollback {id}")
     then = f"hplm infer {id} TEXT; '{back}' goes back"
     with trial_map(ray, request.search, request.device) as fan_out, resumable_progress(id, then) as report:

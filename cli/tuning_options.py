@@ -115,12 +115,14 @@ class TuningOptions:
         return {**changes, "recipe": recipe} if recipe else changes
 
     def _recipe(self) -> dict[str, Any]:
-        from backends.adapters.adapter_set import LORA_MODULES, SITES
-
         recipe: dict[str, Any] = {}
         if self.rank is not None:
+            from backends.adapters.adapter_set import LORA_MODULES  # PyTorch takes seconds to import
+
             recipe = {"bottleneck_sites": [], "lora_modules": list(LORA_MODULES), "rank": self.rank}
         if self.bottleneck is not None:
+            from backends.adapters.adapter_set import SITES
+
             recipe = {"bottleneck_sites": list(SITES), "lora_modules": [], "width": self.bottleneck}
         return recipe if self.entrance is None else {**recipe, "entrance_width": self.entrance}
 

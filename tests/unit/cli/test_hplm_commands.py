@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -43,6 +44,32 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tin
 
 def files(train: Path, dev: Path) -> tuple[str, ...]:
     return ("--train", str(train), "--dev", str(dev), "--epochs", "1")
+
+
+def test_unknown_names_are_rejected_before_torch_is_imported(tiny_home: Home, tmp_path: Path) -> None:
+    """PyTorch takes seconds to import."""
+    made_from = files(*write_task(tmp_path, "topic", 5))
+    of_domain = ("--corpus", str(tmp_path / "train.jsonl"))
+    wrong = [
+        ("create", "new/topic", "--domain", "nowhere", *made_from),
+        ("create", "new/topic", "--domain", "farm", "--root", "none", *made_from),
+        ("update", "acme/none", *made_from),
+        ("update", "acme/topic", "--domain", "nowhere", *made_from),
+        ("domain", "create", "new", "--parent", "nowhere", *of_domain),
+        ("domain", "update", "nowhere", *of_domain),
+        ("domain", "update", "farm", "--parent", "nowhere", *of_domain),
+    ]
+    code = f"""
+import sys, cli
+for command in {wrong!r}:
+    sys.argv = ["hplm", *command, "--home", {str(tiny_home.path)!r}]
+    try:
+        cli.main()
+    except SystemExit as stop:
+        print(stop.code, "torch" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["3 False"] * len(wrong), run.stderr
 
 
 def test_every_task(run: Run, tmp_path: Path) -> None:
