@@ -18,7 +18,8 @@ class Target:
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
-            raise InvalidArgumentError(f"--target is a percentage above 0 and at most 100, not {self.percent:g}")
+            given = repr(self.percent).removesuffix(".0")
+            raise InvalidArgumentError(f"--target is a percentage above 0 and at most 100, not {given}")
 
     def __str__(self) -> str:
         return f"{self._digits} %"

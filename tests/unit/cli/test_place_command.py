@@ -174,8 +174,9 @@ def test_a_target_out_of_reach_writes_nothing(
 
 
 def test_a_target_is_a_percentage_of_devices_to_choose_from(place: Run, home: Home) -> None:
-    for percent in ("0", "-5", "100.5", "nan"):
-        assert "--target is a percentage above 0 and at most 100" in place("--devices", "16GB", "--target", percent)
+    for percent in ("0", "-5", "100.5", "100.0001", "nan"):
+        said = place("--devices", "16GB", "--target", percent)
+        assert said.endswith(f"--target is a percentage above 0 and at most 100, not {percent}")
     said = place("--from", str(home.placement), "--target", "99")
     assert said == "hplm: --target chooses the devices and --from keeps them; give only one"
     assert "say what there is with --devices" in place("--target", "99")
