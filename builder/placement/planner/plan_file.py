@@ -17,6 +17,8 @@ from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Alternative, Plan
 
 FORMAT_VERSION = 1
+_FIRST_FIELD = b'"alternatives"'
+"""Of those of a plan, which are sorted: one that was cut short has it too."""
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -33,8 +35,10 @@ def read_plan(path: Path) -> Plan:
     """Read a plan.
 
     Raises:
-        FileError: It is damaged, contradicts itself, is of a newer format, or is no plan.
+        InvalidArgumentError: There is no such file, or it is no plan.
+        FileError: It is damaged, contradicts itself, or is of a newer format.
     """
+    _require_plan(path)
     stored = read_fields(path, FORMAT_VERSION)
     with _contradictions_are_damage(path):
         return Plan(
@@ -48,6 +52,16 @@ def read_plan(path: Path) -> Plan:
             seed=stored.whole("seed"),
             change=None if stored.get("change") is None else _change(stored.part("change")),
         )
+
+
+def _require_plan(path: Path) -> None:
+    """Tell a file of another kind from a damaged plan, which begins as `write_plan` begins."""
+    try:
+        is_plan = _FIRST_FIELD in path.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from error
+    if not is_plan:
+        raise InvalidArgumentError(f"{path} is no plan of hplm place")
 
 
 @contextmanager

@@ -115,10 +115,18 @@ def test_a_plan_that_contradicts_itself_is_damaged(
 
 def test_files_of_another_kind_format_or_of_broken_bytes_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "placement.json"
-    with pytest.raises(CorruptFileError, match="missing"):
+    with pytest.raises(InvalidArgumentError, match=r"placement\.json: No such file"):
         read_plan(path)
+    for foreign in (b"time_s,hplm\n0,acme/topic\n", b'{"hello": 1}', b"", b"\xff\xfe"):
+        path.write_bytes(foreign)
+        with pytest.raises(InvalidArgumentError, match=r"placement\.json is no plan of hplm place"):
+            read_plan(path)
     write_json(path, {"format_version": 1, "model": {}})
-    with pytest.raises(CorruptFileError, match="lacks problem"):
+    with pytest.raises(InvalidArgumentError, match="is no plan of hplm place"):
+        read_plan(path)
+    write_plan(path, PLAN)
+    path.write_bytes(path.read_bytes()[:400])
+    with pytest.raises(CorruptFileError, match="truncated"):
         read_plan(path)
     write_json(path, {**plan_to_json(PLAN), "format_version": 2})
     with pytest.raises(FormatVersionError, match="reads up to 1"):
