@@ -28,7 +28,7 @@ from builder.fleet.front import Front
 from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.member import Member
-from builder.fleet.member_plan import core_shares, member_start, member_supervision
+from builder.fleet.member_plan import core_shares, member_start, member_supervision, require_free_ports
 from builder.fleet.member_state import ENDED, MemberState
 from builder.fleet.placed_routes import PlacedRoutes
 from builder.fleet.settings import HEALTH_ADDRESS, FleetSettings
@@ -100,6 +100,7 @@ class Fleet:
             entered.callback(self._folder.forget)
             ports = ClaimedPorts.take([(settings.address, settings.http), (settings.address, settings.grpc)])
             entered.callback(ports.release)
+            require_free_ports(settings)
             http, grpc = ports.numbers
             public = GatewaySettings(
                 address=settings.address, http=http, grpc=grpc, balance=settings.balance, tls=settings.tls

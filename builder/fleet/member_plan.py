@@ -14,9 +14,12 @@ from builder.fleet.fleet_folder import FleetFolder
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.settings import PORTS_APART, FleetSettings
 from builder.serving.config import ServerConfig
+from builder.serving.ports import require_free
 from builder.serving.supervisor import Supervision
 
 _HTTP, _GRPC, _METRICS, _HEALTH = range(4)
+_ADDRESS = "127.0.0.1"
+"""Where servers of a fleet listen, as `ServerConfig` and `Supervision` have it by default."""
 _GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -57,6 +60,17 @@ def member_supervision(settings: FleetSettings, index: int) -> Supervision:
         max_restarts=settings.max_restarts,
         port_option="--first-port",
     )
+
+
+def require_free_ports(settings: FleetSettings) -> None:
+    """Reject ports of servers that other programs have, before any server starts.
+
+    Raises:
+        PortInUseError: One is in use.
+    """
+    for index in range(settings.num_servers):
+        for which in (_HTTP, _GRPC, _METRICS, _HEALTH):
+            require_free({"--first-port": (_ADDRESS, _port(settings, index, which))})
 
 
 def core_shares(cores: Sequence[int], num_servers: int) -> list[frozenset[int]]:

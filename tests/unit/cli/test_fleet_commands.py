@@ -115,9 +115,11 @@ def test_a_port_that_is_taken_is_named(run_hplm: Callable[..., str], tiny_home: 
         for option, words in (
             ("--http", "; give another one, or stop the program"),
             ("--health-port", "; give another --health-port"),
+            ("--first-port", "; give another --first-port"),
         ):
             said = run_hplm("fleet", "serve", "--home", tiny_home.path, *FREE_PORTS, option, str(port))
             assert f"port {port} on 127.0.0.1 is in use by process {os.getpid()} (" in said and words in said
+            assert len(said.splitlines()) == 1, "nothing may have been started"
 
 
 def test_a_file_in_the_place_of_the_fleet_s_folder_is_named(run_hplm: Callable[..., str], tiny_home: Home) -> None:
