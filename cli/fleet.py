@@ -96,10 +96,11 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     state = folder.running()
     rows = server_rows(state)
     is_unfinished = folder.journal.exists()
+    placed, in_force = _in_force(folder.placement)
     if as_json:
         gateway = {name: value for name, value in vars(state.gateway).items() if name != "admin"}
         said = {"pid": state.pid, "health": state.health, "gateway": gateway, "servers": rows}
-        print_json({**said, "is_apply_unfinished": is_unfinished})
+        print_json({**said, "placement": placed, "is_apply_unfinished": is_unfinished})
         return
     shown = ["server", "state", "in_gateway", "requests", "open", "restarts", "pid", "reason"]
     if any(row["roots"] is not None for row in rows):
@@ -111,7 +112,19 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
         typer.echo("the gateway does not answer here, so what it has sent to whom is unknown", err=True)
     if is_unfinished:
         typer.echo("an apply has begun and not ended: if none is at work, hplm fleet apply goes on with it", err=True)
+    typer.echo(in_force, err=True)
     typer.echo(f"gateway {state.gateway.state}: {state.gateway.urls}  health {state.health}/readyz", err=True)
+
+
+def _in_force(applied: Path) -> tuple[dict[str, list[str] | None] | None, str]:
+    """Return the roots of each server by the placement that was applied last, and a line about it."""
+    from builder.fleet.fleet_placement import FleetPlacement
+
+    try:
+        placed = FleetPlacement.read(applied)
+    except FileError as error:
+        return None, f"the placement that was applied last cannot be read: {error}"
+    return placed.held, str(placed)
 
 
 @app.command()
@@ -196,11 +209,15 @@ def apply(
         return
     with work.begun(wanted, restart=restart):
         restarted = work.run(force=force)
-    num_servers = len(FleetFolder(opened).running().servers)
+    folder = FleetFolder(opened)
+    num_servers = len(folder.running().servers)
+    placed, in_force = _in_force(folder.placement)
     if as_json:
-        print_json({"restarted": restarted, "servers": num_servers})
-    else:
-        typer.echo(f"restarted {len(restarted)} of {num_servers} servers" if restarted else "nothing to do")
+        print_json({"restarted": restarted, "servers": num_servers, "placement": placed})
+        return
+    nothing = "nothing to do" if wanted is None else "nothing to restart"
+    typer.echo(f"restarted {len(restarted)} of {num_servers} servers" if restarted else nothing)
+    typer.echo(in_force, err=True)
 
 
 def _placement_of(home: Home, path: Path, host: str | None) -> FleetPlacement:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backends.errors import InvalidArgumentError, shown
 from backends.fields import read_fields
-from backends.held_roots import Roots
+from backends.held_roots import Roots, in_words
 from backends.storage import write_json
 from builder.placement.planner.change import groups_checksum
 from builder.placement.planner.group import Group
@@ -54,6 +54,17 @@ class FleetPlacement:
                 "missing when it is asked for; hplm fleet apply --placement, or --everywhere, mends it"
             )
         return said
+
+    @property
+    def held(self) -> dict[str, list[str] | None] | None:
+        """The roots of each server that it says something of, None for all; None without a placement."""
+        names = sorted({*self.roots, *self.servers})
+        return {name: None if (own := self.roots_of(name)) is None else list(own) for name in names} or None
+
+    def __str__(self) -> str:
+        if self.held is None:
+            return "no placement is in force: each server holds all roots"
+        return f"a placement is in force: {'; '.join(f'{name} {in_words(own)}' for name, own in self.held.items())}"
 
     def roots_of(self, server: str) -> Roots:
         return self.roots.get(server)

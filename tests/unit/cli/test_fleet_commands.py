@@ -15,6 +15,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
+from builder.fleet.fleet_placement import FleetPlacement
 from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.plan import Plan
 from builder.placement.planner.plan_file import write_plan
@@ -201,7 +202,28 @@ def test_a_plan_is_shown_then_applied_and_a_foreign_one_rejected(
         assert json.loads(run_hplm("fleet", "apply", "--home", tiny_home.path, "--json")) == {
             "restarted": [],
             "servers": 2,
+            "placement": {"server-1": None, "server-2": []},
         }
+        status = json.loads(run_hplm("fleet", "status", "--home", tiny_home.path, "--json"))
+        assert status["placement"] == {"server-1": None, "server-2": []}
         fleet.folder.placement.write_text("{")
-        assert run_hplm(*command, own) == "nothing to do\n", "what cannot be read is replaced"
+        assert run_hplm(*command, own) == "nothing to restart\n", "what cannot be read is replaced"
         assert json.loads(fleet.folder.placement.read_text())["servers"] == {"server-2": []}
+
+
+def test_what_is_in_force_is_said(
+    run_hplm: Callable[..., str], tiny_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    noted: list[str] = []
+    monkeypatch.setattr("cli.fleet.typer.echo", lambda line, err=False: noted.append(line))
+    none = "no placement is in force: each server holds all roots"
+    with StandInFleet(tiny_home, 2) as fleet:
+        run_hplm("fleet", "apply", "--home", tiny_home.path, "--everywhere")
+        assert noted == ["nothing to restart", none]
+        FleetPlacement({"server-2": ("tiny",)}, servers=("server-1", "server-2")).write(fleet.folder.placement)
+        run_hplm("fleet", "status", "--home", tiny_home.path)
+        assert "a placement is in force: server-1 all; server-2 tiny" in noted
+        fleet.folder.placement.write_text("{")
+        run_hplm("fleet", "status", "--home", tiny_home.path)
+        assert any(line.startswith("the placement that was applied last cannot be read: ") for line in noted)
