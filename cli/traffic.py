@@ -36,6 +36,10 @@ def show(
     from builder.traffic.picture import draw_rates, sparkline
 
     traffic = _read(home, since, until)
+    is_bounded = since is not None or until is not None
+    if is_bounded and not (as_json or len(traffic.requests)):
+        typer.echo("no traffic in that span", err=True)
+        return
     figures, of_groups = summary(traffic), groups(traffic, by)
     if svg is not None:
         svg.write_text(draw_rates(traffic, by), encoding="utf-8")
@@ -55,11 +59,12 @@ def export(
     since: SinceOption = None,
     until: UntilOption = None,
 ) -> None:
-    """Write a trace for hplm simulate and hplm loadtest: a line for each row that was asked, rejected ones too."""
+    """Write a trace for hplm simulate, place and loadtest: a line for each row that was asked, rejected ones too."""
     from builder.traffic.trace import write_trace
 
     num_rows = write_trace(_read(home, since, until), file)
-    typer.echo(f"{file}: {num_rows:,} rows, for hplm simulate --arrivals trace:{file} or hplm loadtest trace")
+    simulates, places = f"hplm simulate --arrivals trace:{file}", f"hplm place --traffic {file}"
+    typer.echo(f"{file}: {num_rows:,} rows, for {simulates}, {places} or hplm loadtest trace")
 
 
 def _read(home: Path, since: str | None, until: str | None) -> Traffic:

@@ -66,11 +66,19 @@ def test_a_part_of_the_time_is_shown(run_hplm: Run, home: Path, rows: list[Plain
     assert "--since: 'some-day' is neither a date" in run_hplm("traffic", "show", "--home", home, "--since", "some-day")
 
 
+def test_a_span_without_traffic_is_said(run_hplm: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr("cli.traffic.typer.echo", lambda line, err=False: noted.append(line))
+    assert run_hplm("traffic", "show", "--home", home, "--since", "0h") == ""
+    assert noted == ["no traffic in that span"]
+
+
 def test_a_trace_has_each_row_with_its_time_hplm_tokens_and_deadline(
     run_hplm: Run, home: Path, rows: list[Plain], tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.csv"
-    assert run_hplm("traffic", "export", path, "--home", home).startswith(f"{path}: ")
+    said = run_hplm("traffic", "export", path, "--home", home)
+    assert said.startswith(f"{path}: ") and f"hplm place --traffic {path}" in said
     first = min(row[0] for row in rows)
     wanted = Counter(
         (
