@@ -114,6 +114,8 @@ def _message(error: Exception) -> str | None:
         return f"{where}{error.strerror or error}"
     if isinstance(error, ConnectionFailedError):
         return f"{error}; --url or HPLM_URL names another server"
+    if isinstance(error, UnknownHplmError) and str(error).startswith("hPLM "):
+        return f"{error}; hplm list shows those there are"
     known = HplmError | ClientError | RunError | WorkloadError
     return str(error) if isinstance(error, known) else None
 

@@ -50,7 +50,7 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
         wrong = [HPLM, "infer", "acme/none", "x", "--url", url]
         failed = subprocess.run(wrong, capture_output=True, text=True, check=False)
         assert failed.returncode == 3
-        assert failed.stderr.strip() == "hplm: hPLM 'acme/none' does not exist"
+        assert failed.stderr.strip() == "hplm: hPLM 'acme/none' does not exist; hplm list shows those there are"
         assert failed.stdout == ""
     finally:
         server.send_signal(stop)

@@ -13,7 +13,7 @@ import cli
 from backends.errors import InvalidArgumentError
 from cli.asking import answer_as_json, lines_of, shown_answer
 from cli.failures import described
-from hplm_client import RequestTimeoutError, UnavailableError, Value
+from hplm_client import NotFoundError, RequestTimeoutError, UnavailableError, Value
 from hplm_client.answers import read_answer
 
 
@@ -76,3 +76,9 @@ def test_an_answer_of_a_ladder_says_its_level(
     answer = read_answer(json.dumps(content | said).encode())
     assert answer_as_json(answer).items() >= {"level": level, "confidence": confidence, "doubtful": doubtful}.items()
     assert shown_answer("text", answer)["level"] == expected
+
+
+def test_of_an_unknown_hplm_the_command_says_what_shows_the_others() -> None:
+    failure = described(NotFoundError("hPLM 'nobody/nothing' does not exist"))
+    assert failure is not None and failure.exit_code == 3
+    assert failure.message == "hPLM 'nobody/nothing' does not exist; hplm list shows those there are"
