@@ -146,6 +146,8 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
         names = reader.fieldnames or ()
         if doubled := [name for name in (*_TIMES, *_TOKENS, *_TENANTS, _DEADLINE, _LEVEL) if names.count(name) > 1]:
             raise WorkloadError(f"{path}: more than one column is called {doubled[0]!r}")
+        if names and not any(name in names for name in _TIMES):
+            raise WorkloadError(f"{path}, line {reader.line_num}: {_NO_TIMES}")
         for line in reader:
             yield reader.line_num, line
     except csv.Error as error:
@@ -177,7 +179,7 @@ class _Columns:
         for name, seconds_of in _TIMES.items():
             if name in line:
                 return cls(name, seconds_of, line)
-        raise ValueError(f"no column says when; one of {', '.join(_TIMES)} must")
+        raise ValueError(_NO_TIMES)
 
     def __call__(self, line: Line) -> TracedRequest:
         time_s = self._seconds_of(line[self._time])
@@ -269,6 +271,9 @@ _TIMES: Mapping[str, Callable[[object], float]] = {
     "TIMESTAMP": _date,
     "time": _date,
 }
+
+
+_NO_TIMES = f"no column says when; one of {', '.join(_TIMES)} must"
 
 
 def _reason(error: Exception) -> str:

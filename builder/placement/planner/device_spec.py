@@ -30,7 +30,8 @@ def parse_devices(text: str, reserve_bytes: int = 0) -> tuple[Device, ...]:
             raise InvalidArgumentError(f"--devices: {shown(part.strip())} has no memory")
         if memory_bytes <= reserve_bytes:
             raise InvalidArgumentError(
-                f"--devices: {shown(part.strip())} has {memory_bytes:,} bytes, and {reserve_bytes:,} are reserved"
+                f"--devices: {shown(part.strip())} has {memory_bytes:,} bytes, and --reserve keeps "
+                f"{reserve_bytes:,}; give a smaller --reserve"
             )
         for _ in range(count):
             number = counts[host] = counts.get(host, -1) + 1

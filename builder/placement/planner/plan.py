@@ -67,15 +67,12 @@ class Plan:
         """Reject other devices than those of the plan.
 
         Raises:
-            InvalidArgumentError: They differ; the message names the first difference.
+            InvalidArgumentError: They differ; the message has both.
         """
-        own, others = set(self.devices), set(devices)
-        if own != others:
-            device = min(own ^ others, key=lambda each: each.name)
-            where = "the placement has it, and --devices has not" if device in own else "the placement does not have it"
+        if {*self.devices} != {*devices}:
             raise InvalidArgumentError(
-                f"the placement is for other devices: {shown(device.name)} on host {shown(device.host)} with "
-                f"{device.memory_bytes:,} bytes: {where}; 'hplm place' without --from places anew"
+                f"the plan has {_counted(self.devices)}, and --devices less --reserve {_counted(devices)}; "
+                "'hplm place' without --from places anew"
             )
 
     def groups_of(self, root: str) -> tuple[Group, ...]:
@@ -119,3 +116,12 @@ def _require_once(what: str, names: Iterable[str]) -> None:
 
 def _doubled(names: Collection[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def _counted(devices: Iterable[Device]) -> str:
+    """Describe devices by their hosts and sizes."""
+    counts = Counter((device.host, device.memory_bytes) for device in devices)
+    return ", ".join(
+        f"{count:,} {'device' if count == 1 else 'devices'} of {memory_bytes:,} bytes on {host}"
+        for (host, memory_bytes), count in counts.items()
+    )

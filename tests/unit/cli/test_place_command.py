@@ -190,7 +190,7 @@ def test_a_target_is_a_percentage_of_devices_to_choose_from(place: Run, home: Ho
         ("20000x16GB", "not 20,000"),
         ("4x0GB", "has no memory"),
         ("4x-3GB", "has no memory"),
-        ("4x1GB", "1,000,000,000 are reserved"),
+        ("4x1GB", "has 1,000,000,000 bytes, and --reserve keeps 1,000,000,000; give a smaller --reserve"),
         ("four", "is not of the form COUNTxMEMORY"),
         ("4x16", "is not of the form COUNTxMEMORY"),
     ],
@@ -372,7 +372,9 @@ def test_placements_of_something_else_are_rejected(place: Run, home: Home, tmp_p
     place("--devices", "4x16GB")
     plan = tmp_path / "placement.json"
     plan.write_bytes(home.placement.read_bytes())
-    assert "other devices: '0' on host 'localhost'" in place("--from", str(plan), "--devices", "4x24GB")
+    said = place("--from", str(plan), "--devices", "4x24GB,2x16GB@beta")
+    assert "the plan has 4 devices of 15,000,000,000 bytes on localhost, and --devices less --reserve " in said
+    assert "4 devices of 23,000,000,000 bytes on localhost, 2 devices of 15,000,000,000 bytes on beta;" in said
     assert "--reserve goes with --devices" in place("--from", str(plan), "--reserve", "3GB")
     assert "no time gains nothing" in place("--from", str(plan), "--window", "0")
     write_json(plan, {**plan_to_json(read_plan(home.placement)), "format_version": 2})

@@ -140,9 +140,9 @@ def test_other_homes_and_other_devices_are_rejected() -> None:
     with pytest.raises(NotFoundError, match="places root 'r3', which this home does not have"):
         replan(fleet_of(MONDAY[:3], MODELS[:3]), first)
     for where, complaint in (
-        (devices(5), "'d5' on host 'h0' with 1,000 bytes: the placement has it"),
-        (devices(7), "'d6' on host 'h0' with 1,000 bytes: the placement does not have it"),
-        ((*devices(5), Device("d5", 2_000, "h0")), "other devices: 'd5'"),
+        (devices(5), "the plan has 6 devices of 1,000 bytes on h0, and --devices less --reserve 5 devices of 1,000"),
+        (devices(7), "--reserve 7 devices of 1,000 bytes on h0; "),
+        ((*devices(5), Device("d5", 2_000, "h0")), "and --devices less --reserve .*1 device of 2,000 bytes on h0; "),
     ):
         with pytest.raises(InvalidArgumentError, match=complaint):
             replan(replace(fleet, devices=where), first)
