@@ -83,7 +83,20 @@ def serve(
         own_cores=own_cores,
     )
     opened, callers = opened_for_callers(home, listen, run)
+    if settings.gpus:
+        _require_on_gpu(opened)
     _serve_until_stopped(opened, settings, callers)
+
+
+def _require_on_gpu(home: Home) -> None:
+    """Reject GPUs for an export whose models compute on the CPU; that there is none is said elsewhere."""
+    from builder.export.in_force import effective_settings
+
+    exported = effective_settings(home.repository)
+    if exported and "gpu" not in (exported.get(f"{model} device") for model in ("lower", "upper")):
+        raise InvalidArgumentError(
+            "--gpus: the export computes on the CPU; 'hplm export --device gpu' makes one for GPUs"
+        )
 
 
 @app.command()

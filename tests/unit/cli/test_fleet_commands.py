@@ -39,6 +39,7 @@ def test_without_a_fleet_there_is_nothing_to_ask(
         (("--servers", "0"), "0 servers cannot be; give 1 to 64"),
         (("--balance", "50"), "a balance of 50 % cannot be kept"),
         (("--gpus", "0,1,2"), "3 GPUs for 2 servers"),
+        (("--gpus", "0,1"), "--gpus: the export computes on the CPU; 'hplm export --device gpu' makes one for GPUs"),
         (("--http", "8011"), "port 8011 is one of the servers' own"),
         (("--tls-cert", "none.pem"), "TLS needs both --tls-cert and --tls-key"),
         (("--drain", "soon"), "--drain: 'soon' is no time such as 500ms, 30s, 5m, 24h or 0"),
