@@ -89,14 +89,11 @@ def serve(
 
 
 def _require_on_gpu(home: Home) -> None:
-    """Reject GPUs for an export whose models compute on the CPU; that there is none is said elsewhere."""
+    """Reject GPUs for an export whose upper layers compute on the CPU."""
     from builder.export.in_force import effective_settings
 
-    exported = effective_settings(home.repository)
-    if exported and "gpu" not in (exported.get(f"{model} device") for model in ("lower", "upper")):
-        raise InvalidArgumentError(
-            "--gpus: the export computes on the CPU; 'hplm export --device gpu' makes one for GPUs"
-        )
+    if effective_settings(home.repository).get("upper device") == "cpu":
+        raise InvalidArgumentError("--gpus: the export computes on the CPU; 'hplm export --device gpu' makes one for GPUs")
 
 
 @app.command()
