@@ -93,7 +93,8 @@ def _require_on_gpu(home: Home) -> None:
     from builder.export.in_force import effective_settings
 
     if effective_settings(home.repository).get("upper device") == "cpu":
-        raise InvalidArgumentError("--gpus: the export computes on the CPU; 'hplm export --device gpu' makes one for GPUs")
+        makes = "'hplm export --device gpu' makes one for GPUs"
+        raise InvalidArgumentError(f"--gpus: the export computes on the CPU; {makes}")
 
 
 @app.command()
