@@ -91,7 +91,7 @@ def test_each_root_is_answered_by_the_server_that_holds_it(fleet: Fleet, home: H
     assert load.outcomes.keys() == {"answered"}, f"{load.outcomes}\n{fleet.said()}"
     assert {each["server"]: each["roots"] for each in fleet.servers()} == {"server-1": ["tiny"], "server-2": ["twin"]}
     each_is_answered_by(fleet, "server-1", "server-2")
-    assert applied(fleet, plan) == "nothing to do\n"
+    assert applied(fleet, plan) == "nothing to restart\n"
 
     psutil.Process(fleet.servers()[1]["pid"]).kill()
     with HplmClient(fleet.urls[0]) as client:

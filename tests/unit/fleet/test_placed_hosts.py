@@ -134,7 +134,7 @@ def test_a_host_that_dies_meanwhile(home: Home, apply: Apply) -> None:
     with StandInFleet(home, 2) as back:
         assert back.entries["server-2"].roots == (), "a fleet that is started anew has what was wanted"
         again = apply("--host", "beta")
-        assert (again.code, again.out, back.restarted) == (0, "nothing to do\n", [])
+        assert (again.code, again.out, back.restarted) == (0, "nothing to restart\n", [])
         assert not back.folder.journal.exists()
 
 
