@@ -58,7 +58,7 @@ class FleetPlacement:
     @property
     def held(self) -> dict[str, list[str] | None] | None:
         """The roots of each server that it says something of, None for all; None without a placement."""
-        names = sorted({*self.roots, *self.servers})
+        names = dict.fromkeys((*self.servers, *self.roots))
         return {name: None if (own := self.roots_of(name)) is None else list(own) for name in names} or None
 
     def __str__(self) -> str:
