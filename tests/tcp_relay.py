@@ -10,11 +10,11 @@ _MOST_BYTES = 1 << 16
 
 
 class TcpRelay:
-    """Listens on a free port of this machine from the start on; `close` ends it."""
+    """Listens on a free port of this machine from the start on, or on the given socket; `close` ends it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, listener: socket.socket | None = None) -> None:
         self._to = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128) if listener is None else listener
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()

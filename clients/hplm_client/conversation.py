@@ -18,6 +18,7 @@ from hplm_client.codec import Call
 from hplm_client.errors import (
     ClientError,
     ClosedError,
+    ConnectionFailedError,
     InvalidRequestError,
     RequestTimeoutError,
     ServerError,
@@ -169,7 +170,7 @@ class Speaker:
                     unreached.append(error)
                     if servers and window.allows_pause(0.0):
                         continue
-                pause_s = self.retry.pause_s(failures, _retry_after_s(error))
+                pause_s = self._pause_s(error, failures, window)
                 is_last = failures >= self.retry.retries or not _may_repeat(error) or not window.allows_pause(pause_s)
                 if is_last or not self.budget.take():
                     if error.may_repeat and len(unreached) > 1:
@@ -178,6 +179,11 @@ class Speaker:
                 servers = self.choice.order(first.tenant) if error.may_repeat else [server]
             failures, unreached = failures + 1, []
             yield Pause(pause_s)
+
+    def _pause_s(self, error: ClientError, failures: int, window: Window) -> float:
+        if isinstance(error, ConnectionFailedError):
+            return self.retry.unconnected_pause_s(failures, window.left_s())
+        return self.retry.pause_s(failures, _retry_after_s(error))
 
     def _parameters(self, request: Request, deadline_ms: int | None) -> dict[str, str | int]:
         token = self.token.get(request.tenant) if isinstance(self.token, Mapping) else self.token

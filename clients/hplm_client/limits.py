@@ -33,6 +33,8 @@ class RetryPolicy:
 
     retries: int = 2
     first_pause_s: float = 0.05
+    first_unconnected_pause_s: float = 0.5
+    """After a connection that could not be made: a gateway that is restarted is back after some tenths of a second."""
     longest_pause_s: float = 1.0
 
     def __post_init__(self) -> None:
@@ -43,8 +45,20 @@ class RetryPolicy:
         """Return how long to wait before a retry: as long as the server says, if it does, and up to a half more."""
         if retry_after_s is not None:
             return jittered(retry_after_s)
-        ceiling_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures, _MOST_DOUBLINGS))
+        ceiling_s = self._ceiling_s(self.first_pause_s, failures)
         return random.uniform(ceiling_s / 2, ceiling_s)
+
+    def unconnected_pause_s(self, failures: int, left_s: float) -> float:
+        """Return how long to wait after a connection that could not be made.
+
+        It is at most half of the time that is left, unless that is shorter than the pause after other failures.
+        """
+        ceiling_s = min(self._ceiling_s(self.first_unconnected_pause_s, failures), left_s / 2)
+        ceiling_s = max(ceiling_s, self._ceiling_s(self.first_pause_s, failures))
+        return random.uniform(ceiling_s / 2, ceiling_s)
+
+    def _ceiling_s(self, first_pause_s: float, failures: int) -> float:
+        return min(self.longest_pause_s, first_pause_s * 2.0 ** min(failures, _MOST_DOUBLINGS))
 
 
 class RetryBudget:
@@ -108,10 +122,14 @@ class Window:
             message = f"the deadline passed {1000 * late_s:.0f} ms before the answer was here"
             raise UnavailableError(message, reason="late_on_the_way", retry_after_s=late_s)
 
+    def left_s(self) -> float:
+        """Return the time until the timeout or the deadline, whichever comes first."""
+        ends_at = self.ends_at if self.deadline_at is None else min(self.ends_at, self.deadline_at)
+        return ends_at - time.monotonic()
+
     def allows_pause(self, pause_s: float) -> bool:
         """Return whether time is left for a retry after such a pause."""
-        ends_at = self.ends_at if self.deadline_at is None else min(self.ends_at, self.deadline_at)
-        return time.monotonic() + pause_s < ends_at
+        return pause_s < self.left_s()
 
 
 def check_timeout(timeout_s: float | None) -> None:

@@ -120,6 +120,34 @@ def test_pauses_double_and_vary_and_end() -> None:
         assert ceiling_s / 2 <= min(pauses) < 0.6 * ceiling_s and 0.9 * ceiling_s < max(pauses) <= ceiling_s
 
 
+@pytest.mark.parametrize("deadline_ms", [None, 2000])
+def test_default_retries_bridge_what_a_gateway_takes_to_start_again(deadline_ms: int | None) -> None:
+    for _ in range(200):
+        back_at = Clock.now_s + 0.6
+
+        def restarted(call: Call, back_at: float = back_at) -> list[bytes]:
+            if Clock.now_s < back_at:
+                raise ConnectionFailedError("refused")
+            return answering(call)
+
+        request = Request("acme/length", "abc", deadline_ms=deadline_ms)
+        (outcome,), _ = carry_out(Speaker(RetryPolicy()).ask([request]), restarted)
+        assert isinstance(outcome, Value) and Clock.now_s - back_at < 1.0
+
+
+@pytest.mark.parametrize("left_s", [0.15, 0.3, 1.0, 30.0])
+def test_pauses_without_a_connection_leave_time_for_a_retry(left_s: float) -> None:
+    ceiling_s = min(0.5, left_s / 2)
+    pauses = [RetryPolicy().unconnected_pause_s(0, left_s) for _ in range(200)]
+    assert ceiling_s / 2 <= min(pauses) and 0.9 * ceiling_s < max(pauses) <= ceiling_s
+    assert max(RetryPolicy().unconnected_pause_s(0, 0.01) for _ in range(200)) <= 0.05
+
+
+def test_other_failures_are_followed_by_short_pauses() -> None:
+    _, steps = carry_out(Speaker(RetryPolicy()).ask([Request("acme/length", "abc")]), failing(NotReadyError("loading")))
+    assert [step.duration_s <= 0.05 for step in steps if isinstance(step, Pause)] == [True]
+
+
 def test_retries_are_counted() -> None:
     errors = [ConnectionFailedError(f"refused {number}") for number in range(5)]
     for retries in (0, 1, 3):

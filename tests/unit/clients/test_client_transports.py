@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ import hplm_client
 from hplm_client.address import Protocol, parse_address
 from hplm_client.transports.grpc import channel_options
 from hplm_client.transports.http import HttpTransport
-from small_servers import small_server
+from small_servers import SmallServer, small_server
+from tcp_relay import TcpRelay
 from waiting import LIMIT_S, wait_until
 
 
@@ -168,3 +170,29 @@ async def waited_for(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_default_retries_reach_a_port_that_opens_half_a_second_later(protocol: Protocol) -> None:
+    with small_server(protocol) as server, closed_for(0.5, server) as url, hplm_client.HplmClient(url) as client:
+        assert client.infer("a/b", "text").version == 1
+
+
+@contextmanager
+def closed_for(duration_s: float, server: SmallServer) -> Iterator[str]:
+    """The address of a port that refuses connections for so long, and then passes them on to a server."""
+    relays: list[TcpRelay] = []
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))  # nobody else's, and without listening it refuses connections
+
+    def open_port() -> None:
+        held.listen()
+        relays.append(TcpRelay(server.port, held))
+
+    opening = threading.Timer(duration_s, open_port)
+    opening.start()
+    try:
+        yield f"{server.protocol}://127.0.0.1:{held.getsockname()[1]}"
+    finally:
+        opening.join()
+        relays[0].close()
