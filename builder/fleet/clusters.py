@@ -119,6 +119,10 @@ def _cluster(
         "common_lb_config": {
             # Else Envoy asks all servers, ready or not, as soon as half of them are not.
             "healthy_panic_threshold": {"value": 0},
+            # Else what is known of a server reaches the workers up to a second late where another one has changed just
+            # before. Requests then go on to a draining server, over new connections that Envoy leaves open, and Triton
+            # waits for these when it ends.
+            "update_merge_window": "0s",
             "consistent_hashing_lb_config": {"hash_balance_factor": balance} if balance else {},
         },
         "circuit_breakers": {"thresholds": [_limits()]},

@@ -145,6 +145,18 @@ def test_only_a_lost_servers_tenants_move(asked: Asked) -> None:
         assert {tenant: names[deal.server_of(tenant.partition("/")[0], [0, 0, 0])] for tenant in tenants} == observed
 
 
+def test_a_draining_server_gets_nothing_right_after_another_one_has_become_ready(asked: Asked) -> None:
+    first, second, _ = asked.servers
+    first.is_ready = False
+    wait_until(lambda: not asked.healthy()[0])
+    first.is_ready = True
+    wait_until(lambda: asked.healthy()[0])
+    second.is_ready = False
+    wait_until(lambda: not asked.healthy()[1])
+    time.sleep(0.1)  # for Envoy's workers
+    assert "server-2" not in {asked.http(f"tenant-{number}/x")[1] for number in range(30)}
+
+
 def test_a_broken_connections_next_server_is_foreseen(asked: Asked) -> None:
     names = [server.name for server in asked.servers]
     deal = Deal(names, [0, 1, 2], asked.settings.balance)

@@ -84,6 +84,14 @@ def test_a_bound_is_one_that_all_servers_but_one_can_keep(count: int, given: int
     assert retries_of(document) == {1}
 
 
+def test_what_is_known_of_a_server_counts_at_once() -> None:
+    document = gateway_config(GatewaySettings(), TWO)
+    of_servers = [each for each in clusters(document).values() if "load_assignment" in each]
+    of_servers += [each for each in group_clusters("grpc", 125, TWO, [("server-1",)]) if "load_assignment" in each]
+    assert len(of_servers) == 8
+    assert {each["common_lb_config"]["update_merge_window"] for each in of_servers} == {"0s"}
+
+
 def test_others_than_a_group_are_checked_less_often() -> None:
     three = [*TWO, dataclasses.replace(TWO[0], name="server-3", address="10.0.0.3")]
     groups = [("server-1",), ("server-2", "server-3"), ("server-3",)]
