@@ -222,7 +222,7 @@ def test_what_is_in_force_is_said(
     with StandInFleet(tiny_home, 2) as fleet:
         run_hplm("fleet", "apply", "--home", tiny_home.path, "--everywhere")
         assert noted == ["nothing to restart", none]
-        FleetPlacement({"server-2": ("tiny",)}, servers=("server-1", "server-2")).write(fleet.folder.placement)
+        FleetPlacement({"server-2": ("tiny",)}, (), "of a plan", ("server-1", "server-2")).write(fleet.folder.placement)
         run_hplm("fleet", "status", "--home", tiny_home.path)
         assert "a placement is in force: server-1 all; server-2 tiny" in noted
         fleet.folder.placement.write_text("{")
