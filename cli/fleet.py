@@ -155,7 +155,8 @@ def drain(
 
     state = FleetFolder(Home(home)).running()
     require_here(state)
-    named, verb = list(dict.fromkeys(servers)), _verb(restart)
+    named = list(dict.fromkeys(servers))
+    verb: Verb = "restart" if restart else "drain"
     require_orders(state, verb, named, force=force)
     stopped = {each.server for each in state.servers if each.state == MemberState.STOPPED}
     for server in named:
@@ -169,10 +170,6 @@ def drain(
             raise UnavailableError(f"{server}: {'; '.join(undone)}")
         again = "ready" if is_stopped else "ready again"
         typer.echo(f"{server}: {again if restart else 'drained and stopped'}")
-
-
-def _verb(restart: bool) -> Verb:
-    return "restart" if restart else "drain"
 
 
 @app.command()

@@ -146,13 +146,9 @@ def test_only_a_lost_servers_tenants_move(asked: Asked) -> None:
 
 
 def test_a_draining_server_gets_nothing_right_after_another_one_has_become_ready(asked: Asked) -> None:
-    first, second, _ = asked.servers
-    first.is_ready = False
-    wait_until(lambda: not asked.healthy()[0])
-    first.is_ready = True
-    wait_until(lambda: asked.healthy()[0])
-    second.is_ready = False
-    wait_until(lambda: not asked.healthy()[1])
+    for changes, is_ready in ((0, False), (0, True), (1, False)):
+        asked.servers[changes].is_ready = is_ready
+        wait_until(lambda server=changes, wanted=is_ready: asked.healthy()[server] == wanted)
     time.sleep(0.1)  # for Envoy's workers
     assert "server-2" not in {asked.http(f"tenant-{number}/x")[1] for number in range(30)}
 
