@@ -145,14 +145,6 @@ def test_only_a_lost_servers_tenants_move(asked: Asked) -> None:
         assert {tenant: names[deal.server_of(tenant.partition("/")[0], [0, 0, 0])] for tenant in tenants} == observed
 
 
-def test_a_draining_server_gets_nothing_right_after_another_one_has_become_ready(asked: Asked) -> None:
-    for changes, is_ready in ((0, False), (0, True), (1, False)):
-        asked.servers[changes].is_ready = is_ready
-        wait_until(lambda server=changes, wanted=is_ready: asked.healthy()[server] == wanted)
-    time.sleep(0.1)  # for Envoy's workers
-    assert "server-2" not in {asked.http(f"tenant-{number}/x")[1] for number in range(30)}
-
-
 def test_a_broken_connections_next_server_is_foreseen(asked: Asked) -> None:
     names = [server.name for server in asked.servers]
     deal = Deal(names, [0, 1, 2], asked.settings.balance)
