@@ -71,8 +71,7 @@ class PooledPart:
         group.add_product(total, inner, tensors["up_weight"], layer, tensors["up_bias"])
 
     def add_loras(self, layer: int, inputs: Tensor, outputs: Tensor) -> None:
-        inner = self.group.multiply(inputs, self.tensors["down"], layer)
-        self.group.add_product(outputs, inner, self.tensors["up"], layer)
+        self.group.add_pair(outputs, inputs, self.tensors["down"], self.tensors["up"], layer)
 
     def normalise(self, layer: int, states: Tensor, eps: float, into: Tensor) -> None:
         self.group.normalise(states, self.tensors["weight"], self.tensors["bias"], layer, eps, into)

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from backends.adapters.length_groups import length_groups
 from backends.adapters.row_selection import RowSelection, multiplied_rows
-from backends.kernels.bf16_products import HAS_BF16_PRODUCTS, add_bf16_products, fits_tiles
+from backends.kernels.bf16_products import HAS_BF16_PRODUCTS, add_bf16_pairs, add_bf16_products, fits_tiles
 from backends.kernels.compiling import flat_memory_of, memory_of
 from backends.kernels.segments import add_products, multiply_segments, normalise_segments
 
@@ -67,12 +67,16 @@ class SegmentGroup(Protocol):
         """Compute states += inputs·weights + vectors at the segments' tokens."""
         ...
 
+    def add_pair(self, states: Tensor, inputs: Tensor, down: Tensor, up: Tensor, layer: int) -> None:
+        """Compute states += inputs·down·up at the segments' tokens."""
+        self.add_product(states, self.multiply(inputs, down, layer), up, layer)
+
     def normalise(self, states: Tensor, weights: Tensor, biases: Tensor, layer: int, eps: float, into: Tensor) -> None:
         """Write the layer norms of states, with the segments' own weights and biases, to `into`."""
         ...
 
 
-class _TakenSegments(ABC):
+class _TakenSegments(SegmentGroup, ABC):
     """Segments whose tokens are taken from the states, in a shape of the class, and put back."""
 
     @abstractmethod
@@ -235,7 +239,7 @@ class FlatSegments(_TakenSegments):
             self.put(states, total)
 
 
-class CompiledSegments:
+class CompiledSegments(SegmentGroup):
     """Segments of any lengths on a CPU, in compiled loops that read and write their tokens where they lie.
 
     Shape:
@@ -299,6 +303,14 @@ class Bf16Segments(CompiledSegments):
         own = memory_of(weights[layer]), None if vectors is None else memory_of(vectors[layer])
         lines = flat_memory_of(inputs), inputs.stride(0)
         add_bf16_products(flat_memory_of(states), states.stride(0), *self._segments, *lines, *own)
+
+    def add_pair(self, states: Tensor, inputs: Tensor, down: Tensor, up: Tensor, layer: int) -> None:
+        if not (fits_tiles(down) and fits_tiles(up)):
+            super().add_pair(states, inputs, down, up, layer)
+            return
+        inputs = inputs.bfloat16()
+        lines = flat_memory_of(inputs), inputs.stride(0), layer, memory_of(down), memory_of(up)
+        add_bf16_pairs(flat_memory_of(states), states.stride(0), *self._segments, *lines)
 
 
 def grouped(segments: Sequence[Segment], rows: Sequence[int], tensors: Mapping[str, Tensor]) -> list[SegmentGroup]:

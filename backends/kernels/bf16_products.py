@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core.cgutils import get_or_insert_function
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
@@ -25,6 +26,7 @@ HAS_BF16_PRODUCTS = {"+avx512bf16", "+avx512vl"} <= set(_FEATURES)
 """Whether loops are compiled for a processor with AVX512-BF16; elsewhere `add_bf16_products` raises RuntimeError."""
 _TILE_ROWS = 8
 """Rows of a tile here. More would stay empty at the ends of short segments."""
+_POOL = types.int16[:, :, :, ::1]
 _NARROW = TILE_COLUMNS // 2
 """Columns of a tile at the end of a matrix that no whole tile fills, such as that of a rank of 8."""
 
@@ -172,6 +174,58 @@ def _smaller(build: Any, left: Any, right: Any) -> Any:
 _add_tile, _add_narrow_tile = _tile(TILE_COLUMNS), _tile(_NARROW)
 
 
+@njit(inline="always")
+def _add_products(
+    left: Any,
+    left_start: Any,
+    left_row: Any,
+    right: Any,
+    right_start: Any,
+    columns: Any,
+    vectors: Any,
+    vector_start: Any,
+    out: Any,
+    out_start: Any,
+    out_row: Any,
+    rows: Any,
+    count: Any,
+) -> None:
+    """Add the product of up to `_TILE_ROWS` rows and a matrix, `[count, columns]`, tile by tile, as `add_tile` does."""
+    whole = columns - columns % TILE_COLUMNS
+    for column in range(0, whole, TILE_COLUMNS):
+        _add_tile(
+            left,
+            left_start,
+            left_row,
+            right,
+            right_start + column,
+            columns,
+            vectors,
+            vector_start + column,
+            out,
+            out_start + column,
+            out_row,
+            rows,
+            count,
+        )
+    if whole < columns:
+        _add_narrow_tile(
+            left,
+            left_start,
+            left_row,
+            right,
+            right_start + whole,
+            columns,
+            vectors,
+            vector_start + whole,
+            out,
+            out_start + whole,
+            out_row,
+            rows,
+            count,
+        )
+
+
 @compiled(
     *(
         types.void(FLAT_BF16, COUNT, COUNTS, COUNTS, COUNTS, FLAT_BF16, COUNT, types.int16[:, :, ::1], vectors)
@@ -195,42 +249,61 @@ def add_bf16_products(
         states, inputs: One token after the other, their first numbers `states_row` and `inputs_row` from each other.
     """
     _, count, columns = weights.shape
-    whole = columns - columns % TILE_COLUMNS
     for segment in range(len(starts)):
         row = rows[segment]
         for first in range(starts[segment], ends[segment], _TILE_ROWS):
-            num_tokens = min(_TILE_ROWS, ends[segment] - first)
-            left, out = first * inputs_row, first * states_row
+            left, out, num_tokens = first * inputs_row, first * states_row, min(_TILE_ROWS, ends[segment] - first)
             right, vector = row * count * columns, row * columns
-            for column in range(0, whole, TILE_COLUMNS):
-                _add_tile(
-                    inputs,
-                    left,
-                    inputs_row,
-                    weights,
-                    right + column,
-                    columns,
-                    vectors,
-                    vector + column,
-                    states,
-                    out + column,
-                    states_row,
-                    num_tokens,
-                    count,
-                )
-            if whole < columns:
-                _add_narrow_tile(
-                    inputs,
-                    left,
-                    inputs_row,
-                    weights,
-                    right + whole,
-                    columns,
-                    vectors,
-                    vector + whole,
-                    states,
-                    out + whole,
-                    states_row,
-                    num_tokens,
-                    count,
-                )
+            _add_products(
+                inputs,
+                left,
+                inputs_row,
+                weights,
+                right,
+                columns,
+                vectors,
+                vector,
+                states,
+                out,
+                states_row,
+                num_tokens,
+                count,
+            )
+
+
+@compiled(
+    *(
+        types.void(FLAT_BF16, COUNT, COUNTS, COUNTS, COUNTS, FLAT_BF16, COUNT, COUNT, _POOL, _POOL)
+        for _ in range(HAS_BF16_PRODUCTS)
+    )
+)
+def add_bf16_pairs(
+    states: Any,
+    states_row: Any,
+    starts: Any,
+    ends: Any,
+    rows: Any,
+    inputs: Any,
+    inputs_row: Any,
+    layer: Any,
+    downs: Any,
+    ups: Any,
+) -> None:
+    """Add the product of each segment's inputs and its two matrices; the numbers between these are rounded to bf16.
+
+    Shape:
+        states, inputs: As in `add_bf16_products`.
+        downs: `[layers, rows, in, rank]`.
+        ups: `[layers, rows, rank, out]`.
+    """
+    _, num_rows, count, rank = downs.shape
+    columns = ups.shape[3]
+    inner = np.empty(_TILE_ROWS * rank, np.int16)
+    for segment in range(len(starts)):
+        row = layer * num_rows + rows[segment]
+        for first in range(starts[segment], ends[segment], _TILE_ROWS):
+            left, out, num_tokens = first * inputs_row, first * states_row, min(_TILE_ROWS, ends[segment] - first)
+            inner[:] = 0
+            down, up = row * count * rank, row * rank * columns
+            _add_products(inputs, left, inputs_row, downs, down, rank, None, 0, inner, 0, rank, num_tokens, count)
+            _add_products(inner, 0, rank, ups, up, columns, None, 0, states, out, states_row, num_tokens, rank)

@@ -156,6 +156,24 @@ def test_products_of_segments_touch_their_own_tokens_only(
 
 
 @_KINDS
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize(("inputs", "rank"), [(1, 1), (20, 3), (48, 32), (32, 8), (384, 8), (24, 24), (30, 48)])
+def test_a_pair_of_products_is_one_after_the_other_bit_for_bit(
+    kind: Kind, dtype: torch.dtype, layer: int, inputs: int, rank: int, seed: int
+) -> None:
+    """The second adds to a part of a wider tensor, as to those of one projection, of another width than the inputs."""
+    torch.manual_seed(seed)
+    bounds, rows = [(0, 1), (3, 9), (9, 17), (17, 17), (20, 36), (36, 53)], [2, 0, 2, 1, 1, 0]
+    group = kind([Segment(1, *each) for each in bounds], rows)
+    down, up = torch.randn(3, 3, inputs, rank).to(dtype), torch.randn(3, 3, rank, 2 * inputs).to(dtype)
+    states, one_by_one = torch.randn(54, inputs).to(dtype), torch.randn(54, 6 * inputs).to(dtype)
+    at_once = one_by_one.clone()
+    group.add_product(one_by_one.chunk(3, dim=-1)[1], group.multiply(states, down, layer), up, layer)
+    group.add_pair(at_once.chunk(3, dim=-1)[1], states, down, up, layer)
+    assert torch.equal(at_once, one_by_one), f"seed {seed}"
+
+
+@_KINDS
 @pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("token", [0, 7, 12])
 @pytest.mark.parametrize("columns", [8, 16, 24])
