@@ -87,13 +87,11 @@ def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
     of_labels = [index for index, each in enumerate(counted) if len(each) and exits[index].scale is None]
     for width in {counted[index].shape[1] for index in of_labels}:
         members = [index for index in of_labels if counted[index].shape[1] == width]
-        temperatures = np.repeat([exits[index].temperature for index in members], [len(counted[i]) for i in members])
-        numbers = torch.cat([counted[index] for index in members]).numpy().astype(np.float64) / temperatures[:, None]
-        with np.errstate(invalid="ignore"):
-            exponentials = np.exp(numbers - numbers.max(axis=1, keepdims=True))
-            best = exponentials.max(axis=1) / exponentials.sum(axis=1)
-        starts = np.cumsum([0, *(len(counted[index]) for index in members[:-1])])
-        least = np.nan_to_num(np.minimum.reduceat(best, starts), nan=0.0)
+        sizes = [len(counted[index]) for index in members]
+        temperatures = np.repeat([exits[index].temperature for index in members], sizes)
+        scaled = torch.cat([counted[index] for index in members]).double() / torch.from_numpy(temperatures)[:, None]
+        best = torch.softmax(scaled, dim=1).amax(dim=1).numpy()
+        least = np.fmax(np.minimum.reduceat(best, np.cumsum([0, *sizes[:-1]])), 0.0)  # 0 where it is no number
         for index, confidence in zip(members, least.tolist(), strict=True):
             measured[index] = confidence
     if of_numbers := [index for index, each in enumerate(exits) if each.scale is not None]:

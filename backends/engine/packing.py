@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -48,14 +47,15 @@ class MicroBatch:
             slots: Slots of these.
             words: Which of its tokens a row keeps, by its position; all of a row that is not among them.
         """
-        tokens = [self._tokens_of(row, words.get(row)) for row in kept]
-        grid = narrowed(self.grid, kept, [len(each) for each in tokens])
-        hidden = states.index_select(0, torch.from_numpy(np.concatenate(tokens)).to(states.device))
+        starts, lengths = self.grid.starts, [*self.grid.lengths]
+        stays = np.zeros(len(states), dtype=np.bool_)
+        for row in kept:
+            own = words.get(row)
+            stays[starts[row] : starts[row] + lengths[row]] = True if own is None else own
+            lengths[row] = lengths[row] if own is None else int(own.sum())
+        grid = narrowed(self.grid, kept, [lengths[row] for row in kept])
+        hidden = states.index_select(0, torch.from_numpy(np.flatnonzero(stays)).to(states.device))
         return MicroBatch(grid, self.adapters.narrowed(_segments(grid, slots)), hidden)
-
-    def _tokens_of(self, row: int, words: Bools | None) -> npt.NDArray[np.int64]:
-        tokens = self.grid.starts[row] + np.arange(self.grid.lengths[row])
-        return tokens if words is None else tokens[words]
 
 
 @dataclass(frozen=True)

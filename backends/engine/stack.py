@@ -56,7 +56,7 @@ class _Row:
     def past_exit(self, words: Bools | None) -> _Row:
         """Return the row behind its exit, where it has kept these of its tokens, or all."""
         first = self.middle if self.middle is None or words is None else int(words[: self.middle].sum())
-        return self if self.exit is None else replace(self, middle=first, exit=self.exit.later)
+        return self if self.exit is None else _Row(self.index, self.hplm, first, self.exit.later)
 
 
 class UpperStack(SlottedLayers):
