@@ -29,10 +29,10 @@ from backends.engine.insurance import Insurance
 from backends.engine.job import Job
 from backends.engine.job_queue import STOPPING, JobQueue
 from backends.engine.loading import Loading
-from backends.engine.outcomes import Emitted, Outcomes
+from backends.engine.outcomes import Emitted, Outcomes, keep_fallback
 from backends.engine.quarantine import Quarantine
 from backends.engine.running import BatchRunner
-from backends.engine.stack_protocol import Outcome, Stack
+from backends.engine.stack_protocol import Outcome, SoFar, Stack
 from backends.engine.staged_batch import StagedBatch
 from backends.engine.staging import Stager
 from backends.errors import HplmError, UnavailableError
@@ -308,6 +308,10 @@ class ServeLoop:
 
     def _compute(self, batch: StagedBatch) -> None:
         def conclude(job: Job, outcome: Outcome | HplmError) -> None:
+            if isinstance(outcome, SoFar):
+                keep_fallback(job, outcome)
+                if job.deadline_us is None:  # there is nothing to do before the better answer comes
+                    return
             self._emitted.put(Emitted(batch, job, outcome))
 
         runner = BatchRunner(batch.stack, batch.jobs, batch.open_jobs, conclude, self._note_no_memory)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from backends.clock import now_us
 from backends.engine.answer_level import Scored
@@ -60,9 +61,7 @@ class Outcomes:
         """
         finals: dict[Job, Emitted] = {}
         for one in emitted:
-            if isinstance(one.outcome, SoFar):
-                _keep_fallback(one.job, one.outcome)
-            elif one.job in one.batch.open_jobs:
+            if not isinstance(one.outcome, SoFar) and one.job in one.batch.open_jobs:
                 finals.setdefault(one.job, one)
         self.being_answered = tuple(finals)
         for batch in dict.fromkeys(one.batch for one in finals.values()):
@@ -171,8 +170,8 @@ class Outcomes:
             self._admission.accounts.spend_batches([job.tenant for job in guilty], batch.stack.key, shapes)
 
 
-def _keep_fallback(job: Job, outcome: SoFar) -> None:
-    if are_finite([outcome.logits])[0]:
+def keep_fallback(job: Job, outcome: SoFar) -> None:
+    if torch.isfinite(outcome.logits).all():
         job.fallback = Scored(outcome.logits, outcome.level)
 
 
