@@ -29,9 +29,11 @@ def format_answers(jobs: Sequence[Job], scored: Sequence[Scored]) -> list[Answer
     """Make each job's answer from its finite logits, `[C]`, or `[L, C]` without pooling."""
     if not jobs:
         return []
-    numbers, starts = end_to_end([each.logits for each in scored])
-    scores = np.split(_softmax(numbers.astype(np.float64), starts), starts[1:])
-    return [_answer(job, each, of_job) for job, each, of_job in zip(jobs, scored, scores, strict=True)]
+    flat, starts = end_to_end([each.logits for each in scored])
+    numbers = flat.astype(np.float64)
+    scores = np.split(_softmax(numbers, starts), starts[1:])
+    sure = _surest(numbers, starts, [1.0 if each.level is None else each.level.temperature for each in scored])
+    return [_answer(*of_job) for of_job in zip(jobs, scored, scores, sure.tolist(), strict=True)]
 
 
 def end_to_end(outputs: Sequence[Tensor]) -> tuple[Numbers, Starts]:
@@ -43,14 +45,21 @@ def end_to_end(outputs: Sequence[Tensor]) -> tuple[Numbers, Starts]:
 
 
 def _softmax(numbers: Numbers, starts: Starts) -> Numbers:
-    """Compute the softmax of each output; only those of classifications are used."""
+    """Compute the softmax of each output; only those of outputs of one dimension are used."""
     sizes = np.diff(starts, append=len(numbers))
     exponentials = np.exp(numbers - np.repeat(np.maximum.reduceat(numbers, starts), sizes))
     shares: Numbers = exponentials / np.repeat(np.add.reduceat(exponentials, starts), sizes)
     return shares
 
 
-def _answer(job: Job, scored: Scored, scores: Numbers) -> Answer | HplmError:
+def _surest(numbers: Numbers, starts: Starts, temperatures: Sequence[float]) -> Numbers:
+    """Compute the largest score of each output at its temperature."""
+    scaled = numbers / np.repeat(temperatures, np.diff(starts, append=len(numbers)))
+    surest: Numbers = np.maximum.reduceat(_softmax(scaled, starts), starts)
+    return surest
+
+
+def _answer(job: Job, scored: Scored, scores: Numbers, confidence: float) -> Answer | HplmError:
     entry, (output, level) = job.entry, scored
     try:
         found: Fields = {
@@ -64,20 +73,25 @@ def _answer(job: Job, scored: Scored, scores: Numbers) -> Answer | HplmError:
         if not job.exact:
             found["exact"] = False
         if level is not None:
-            found |= _of_level(job, output, level)
+            found |= _of_level(job, output, level, confidence)
         return _encode(found).encode()
     except Exception as error:
         return presentable(error)
 
 
-def _of_level(job: Job, output: Tensor, level: AnswerLevel) -> Fields:
-    """Say how the answer came about; numbers have no confidence."""
+def _of_level(job: Job, output: Tensor, level: AnswerLevel, confidence: float) -> Fields:
+    """Say how the answer came about; of tags, the least sure word counts, and numbers have no confidence."""
     said: Fields = {"level": level.name}
     if job.entry.task != "regression":
-        answers = output if job.words is None or output.ndim == 1 else output[job.words.words.first_tokens.tolist()]
-        sure = torch.softmax(answers / level.temperature, dim=-1).amax(dim=-1)
-        said["confidence"] = _rounded(float(sure.min())) if sure.numel() else 1.0
+        is_of_words = job.words is not None and output.ndim > 1
+        said["confidence"] = _rounded(_least_sure(job, output, level.temperature) if is_of_words else confidence)
     return said | ({"doubtful": True} if level.is_doubtful else {})
+
+
+def _least_sure(job: Job, output: Tensor, temperature: float) -> float:
+    first = [] if job.words is None else job.words.words.first_tokens.tolist()
+    sure = torch.softmax(output[first] / temperature, dim=-1).amax(dim=-1)
+    return float(sure.min()) if sure.numel() else 1.0
 
 
 def _classification(job: Job, output: Tensor, scores: Numbers) -> Fields:
