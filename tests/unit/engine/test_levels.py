@@ -15,9 +15,12 @@ from backends.adapters.bank import read_artifact
 from backends.adapters.ladder import Ladder
 from backends.clock import now_us
 from backends.engine import answering, emitted_queue, insurance, slotted_layers
+from backends.engine.emitted_queue import EmittedQueue
 from backends.engine.insurance import Insurance
 from backends.engine.job import Job
+from backends.engine.outcomes import Emitted
 from backends.engine.stack import StackSettings, UpperStack
+from backends.engine.stack_protocol import SoFar
 from backends.errors import HplmError, UnavailableError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
@@ -169,6 +172,27 @@ def test_the_answer_at_hand_is_sent_before_the_deadline(
         assert isinstance(wants_full.get(timeout=30), UnavailableError)
         assert insured.empty(), "a row was answered twice"
         assert service.answers[EARLY, "deadline"] >= 1
+
+
+def test_an_answer_in_hand_wakes_the_thread_that_answers_only_if_it_may_have_to_be_sent(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder_of(tiny_home, topic, threshold=2.0)
+    put, found = EmittedQueue.put, list[Emitted]()
+
+    def noted(queue: EmittedQueue, emitted: Emitted) -> None:
+        found.append(emitted)
+        put(queue, emitted)
+
+    monkeypatch.setattr(EmittedQueue, "put", noted)
+    with running(tiny_home) as service:
+        for deadline_us in (None, now_us() + 60_000_000):
+            found.clear()
+            assert {answer["level"] for answer in answers(ask(service, topic, AUTO, deadline_us))} == {FULL}
+            assert all(each.job.fallback is not None for each in found)
+            so_far = [each for each in found if isinstance(each.outcome, SoFar)]
+            assert len(so_far) == (0 if deadline_us is None else len(LENGTHS))
+            assert len(found) == len(so_far) + len(LENGTHS)
 
 
 def test_a_failure_after_an_early_answer_blames_nobody(
