@@ -2,7 +2,7 @@
 
 All classes implement `SegmentGroup`. `take` reads the segments' tokens from packed states. `multiply` multiplies each
 segment by its own matrix, and `spread` returns each segment's own vector. `add_product` adds a product and a vector to
-the states, and `normalise` computes layer norms, in one pass.
+the states, `add_pair` a product with two matrices, and `normalise` computes layer norms, in one pass.
 
 - `OneSegment`: an ordinary product.
 - `AlignedSegments`: segments of one length, side by side; one batched product without a copy.
