@@ -48,6 +48,7 @@ from bench.kit.profiled import profiled
 from bench.kit.progress import one_by_one
 from bench.kit.random_students import random_student_adapters, random_students
 from bench.kit.served import Serving, served
+from bench.kit.server_metrics import figure_of
 from bench.kit.student_run import Run
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE, ROOT, TenantHome, tenant_home
 from builder.construct.hplm.hplms import building_hplm, publish_linked
@@ -63,6 +64,7 @@ from loadtest.sender import Target
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
 
+_CHANGES = "hplm_student_count_changes_total"
 _DEADLINES_IN_BATCHES = (2, 8)
 _BURST_IN_BATCHES = 24
 _IN_FLIGHT_BATCHES = 3
@@ -229,9 +231,11 @@ class _Bursts:
         return self._asked.rows(times_s.tolist(), deadlines_ms.tolist(), self._rng)
 
     def _played(self, schedule: Schedule, level: str) -> Run:
+        before = figure_of(self._server, _CHANGES)
         fates = Fates(play(Target(self._server.grpc_url), replace(schedule, levels=(level,))))
         wait_until_idle(self._server)
-        return Run(fates, self._settings.is_burst(schedule.times_s))
+        changes = round(figure_of(self._server, _CHANGES) - before)
+        return Run(fates, self._settings.is_burst(schedule.times_s), changes)
 
     def _simulated(self, schedule: Schedule, model: CostModel) -> dict[str, float]:
         arrived_us = (1e6 * schedule.times_s).astype(np.int64)
@@ -255,7 +259,7 @@ def figures_of(measured: Measured) -> dict[str, float]:
     found = {
         "adaptive_over_full": median(one.in_time / max(full.in_time, 1 / full.is_burst.sum()) for one, full in pairs),
         "promises_kept": median(run.fates.admitted_on_time for run in adaptive),
-        "changes_per_minute": median(60 * run.changes() / duration_s for run in adaptive),
+        "changes_per_minute": median(60 * run.changes / duration_s for run in adaptive),
         "quiet_in_time": median(run.quiet_in_time for run in adaptive),
         "students_in_bursts": median(run.mean_students(True) for run in adaptive),
         "students_else": median(run.mean_students(False) for run in adaptive),

@@ -85,4 +85,11 @@ def _batches(pb_utils: Any, service: UpperService) -> list[Family]:
             ),
         ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
+        Counters(
+            pb_utils,
+            "hplm_student_count_changes_total",
+            "Changes of the number of students that answer, from one batch to the next",
+            (),
+            lambda: {(): service.student_count_changes},
+        ),
     ]

@@ -17,6 +17,8 @@ class Run:
 
     fates: Fates
     is_burst: NDArray[np.bool_]
+    changes: int
+    """How often the number of students changed from one batch to the next."""
 
     @property
     def in_time(self) -> float:
@@ -32,12 +34,6 @@ class Run:
         """How many students answered each row; 0 where none did."""
         return np.array([COUNTS.get(level, 0) for level in self.fates.played.requests.levels.tolist()], np.int64)
 
-    def changes(self) -> int:
-        """How often the number of students changed, in the order of the answers."""
-        counts, done_s = self.counts, self.fates.played.requests.done_s
-        of_answers = counts[np.argsort(np.where(counts > 0, done_s, np.inf), kind="stable")][: np.count_nonzero(counts)]
-        return int(np.count_nonzero(np.diff(of_answers)))
-
     def mean_students(self, in_burst: bool) -> float:
         counts = self.counts[(self.is_burst == in_burst) & (self.counts > 0)]
         return float(counts.mean()) if len(counts) else 0.0
@@ -51,7 +47,7 @@ class Run:
             "admitted on time": self.fates.admitted_on_time,
             "students in bursts": self.mean_students(True),
             "students else": self.mean_students(False),
-            "changes": self.changes(),
+            "changes": self.changes,
             "p50 ms": self.fates.played.latency_ms(50),
             "p99 ms": self.fates.played.latency_ms(99),
         }

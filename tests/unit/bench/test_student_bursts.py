@@ -36,7 +36,7 @@ def run_of(levels: Sequence[str | None], right: Sequence[bool | None] = (None,) 
         result = UnavailableError("3 rows of this tenant wait, as many as may") if level is None else answer
         outcomes.append(Outcome.of(number, at_s, at_s + 0.01, result)._replace(right=is_right))  # type: ignore[arg-type]
     played = Played(Requests.of(schedule, outcomes), Effort(wall_s=20.0, cpu_s=0.1))
-    return Run(Fates(played), SETTINGS.is_burst(schedule.times_s))
+    return Run(Fates(played), SETTINGS.is_burst(schedule.times_s), changes=3)
 
 
 def test_bursts_lie_in_the_middle_of_their_cycles() -> None:

@@ -114,6 +114,15 @@ def test_all_students_run_while_nothing_waits() -> None:
     assert chosen(choice, rows) == [*reversed(DEPTHS)]
 
 
+def test_changes_from_batch_to_batch_are_counted() -> None:
+    _, choice = choice_of()
+    chosen(choice, [Wish("a", 10, 0)])
+    assert choice.num_changes == 0
+    for _ in range(2):
+        assert chosen(choice, [Wish("a", 10, 0, deadline_us=2)], now_us=1) == [DEPTHS[0]]
+    assert choice.num_changes == 1
+
+
 def test_rows_that_are_late_already_do_not_count() -> None:
     """They are rejected whatever is chosen, so they neither run nor pay."""
     admission, choice = choice_of()
