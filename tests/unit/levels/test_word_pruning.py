@@ -163,7 +163,7 @@ def test_a_selection_publishes_pruning_that_pays(
     monkeypatch.setattr("builder.levels.selecting.LEAST_SAVED", 0.0001)
     train = written(tmp_path / "train.jsonl", "topic", 40, seed=302)
     held_out = written(tmp_path / "held_out.jsonl", "topic", 400, seed=901)
-    found = select(tiny_home, train, held_out, Target.of(max_drop=10))
+    found = select(tiny_home, train, held_out, Target.of(max_drop=20))
     assert found.ladder is not None and found.ladder.pruning is not None, found.profile.rows
     assert found.figures["alpha"] == 1.0 and 0 < found.figures["kept_tokens"] < 1
     entry, folder = Registry.open(tiny_home).hplm("acme/topic"), tiny_home.path / found.entry.folder
@@ -173,7 +173,7 @@ def test_a_selection_publishes_pruning_that_pays(
     assert profile == found.profile and read_json(folder / "candidates.json")["format_version"] == 3
     chosen = [(row["alpha"], row["chosen"]) for row in found.profile.rows]
     assert chosen == [*[(None, False)] * (len(chosen) - 2), (1.0, True), (None, False)]
-    plain = select(tiny_home, train, held_out, Target.of(max_drop=10, guarantee="fleet"))
+    plain = select(tiny_home, train, held_out, Target.of(max_drop=20, guarantee="fleet"))
     assert plain.ladder is not None and plain.ladder.pruning is None
     assert not Registry.open(tiny_home).hplm("acme/topic").prunes_words and "alpha" not in plain.profile.rows[0]
 
