@@ -119,11 +119,6 @@ class ServeLoop:
         """Time from a row's arrival to its answer, in all, by level; of hPLMs with ladders."""
         return self._outcomes.answer_us.copy()
 
-    @property
-    def student_count_changes(self) -> int:
-        """How often a stack's number of students has changed from one batch to the next."""
-        return self._depths.num_changes
-
     # --- arriving ---
 
     def submit_together(self, requests: Sequence[Sequence[Job]]) -> None:

@@ -90,6 +90,6 @@ def _batches(pb_utils: Any, service: UpperService) -> list[Family]:
             "hplm_student_count_changes_total",
             "Changes of the number of students that answer, from one batch to the next",
             (),
-            lambda: {(): service.student_count_changes},
+            lambda: {(): figures.student_count_changes},
         ),
     ]

@@ -274,11 +274,6 @@ class UpperService:
         return self._loop.answer_us
 
     @property
-    def student_count_changes(self) -> int:
-        """How often a stack's number of students has changed from one batch to the next."""
-        return self._loop.student_count_changes
-
-    @property
     def registry_age_s(self) -> float:
         """Seconds since the registry was read."""
         return self._snapshot.age_s

@@ -12,12 +12,16 @@ from backends.stack_key import StackKey
 
 @dataclass
 class BatchFigures:
-    """What all batches so far were predicted to take, would be by costs that nothing corrects, and took."""
+    """What all batches so far were predicted to take, would be by costs that nothing corrects, and took.
+
+    `student_count_changes` says how often a stack's number of students has changed from one batch to the next.
+    """
 
     batches: int = 0
     predicted_us: float = 0.0
     uncorrected_us: float = 0.0
     measured_us: float = 0.0
+    student_count_changes: int = 0
 
     def note(self, predicted_us: float, uncorrected_us: float, measured_us: float) -> None:
         self.batches += 1

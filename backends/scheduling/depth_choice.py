@@ -41,8 +41,6 @@ class DepthChoice(Generic[JobT]):
     def __init__(self, admission: Admission[JobT]) -> None:
         self._admission = admission
         self._counts: dict[StackKey, StudentCount] = {}
-        self.num_changes = 0
-        """How often a stack's number of students has changed from one batch to the next."""
 
     def choose(self, stack: StackKey, jobs: Sequence[JobT], depths: Sequence[float], now_us: int) -> None:
         """Set the depths of the jobs of a batch that starts now; their tenants pay for them.
@@ -70,7 +68,7 @@ class DepthChoice(Generic[JobT]):
         before = self._counts.get(stack) or StudentCount.starting(len(depths))
         backlog = self._backlog(stack, jobs, depths, now_us)
         state = self._counts[stack] = before.next(backlog.pressure, now_us, self._idle_since_us(jobs))
-        self.num_changes += state.count != before.count
+        self._admission.batches.figures.student_count_changes += state.count != before.count
         return state.count
 
     def _idle_since_us(self, jobs: Sequence[JobT]) -> int | None:

@@ -115,12 +115,13 @@ def test_all_students_run_while_nothing_waits() -> None:
 
 
 def test_changes_from_batch_to_batch_are_counted() -> None:
-    _, choice = choice_of()
+    admission, choice = choice_of()
+    figures = admission.batches.figures
     chosen(choice, [Wish("a", 10, 0)])
-    assert choice.num_changes == 0
+    assert figures.student_count_changes == 0
     for _ in range(2):
         assert chosen(choice, [Wish("a", 10, 0, deadline_us=2)], now_us=1) == [DEPTHS[0]]
-    assert choice.num_changes == 1
+    assert figures.student_count_changes == 1
 
 
 def test_rows_that_are_late_already_do_not_count() -> None:
